@@ -27,9 +27,9 @@ from typing import Any
 from rookworld_rlvr.rewards.move_values import MoveValues, move_values
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
-from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_policy_prompt
+from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.data import default_file
 
 CLOSE = 0.01

@@ -20,7 +20,7 @@ from rich.table import Column, Table
 
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
-from rookworld_rlvr.evaluation import Measure, MoveEvaluator, to_json
+from rookworld_rlvr.board.transition import Transition
 from rookworld_rlvr.evaluation.adjudication import open_referee
 from rookworld_rlvr.evaluation.completions import greedy_texts
 from rookworld_rlvr.evaluation.conversion import ConversionConfig, conversion_suite
@@ -36,8 +36,10 @@ from rookworld_rlvr.evaluation.players import (
     Player,
     RandomPlayer,
 )
+from rookworld_rlvr.evaluation.scoring import MoveEvaluator
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
+from rookworld_rlvr.evaluation.table import Measure, to_json
 from rookworld_rlvr.model.device import Device, Precision, select_device
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
@@ -45,10 +47,10 @@ from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.stockfish.engine import EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
-from rookworld_rlvr.tasks import Example, Task, parse_prompt
+from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, parse_environment_prompt, render_environment
 from rookworld_rlvr.tasks.policy import render_policy
-from rookworld_rlvr.tasks.types import EnvironmentCompletion, PolicyCompletion
+from rookworld_rlvr.tasks.types import Example, PolicyCompletion, Task
 from rookworld_rlvr.training.config import DataConfig
 from rookworld_rlvr.training.data import EvaluationData, load_evaluation_data
 
@@ -133,7 +135,7 @@ def known_arbiters(model: str, policy: Policy) -> dict[str, Complete]:
 
 def unchanged(example: Example) -> str:
     """Return a completion with the unchanged position, the reward of an ordinary move, and no end of the game."""
-    return render_environment(EnvironmentCompletion(parse_prompt(example.prompt).fen, 0.001, False, False))
+    return render_environment(Transition(parse_prompt(example.prompt).fen, 0.001, False, False))
 
 
 def move_alone(player: Player, examples: Sequence[Example]) -> list[str]:

@@ -22,8 +22,8 @@ from rookworld_rlvr.errors import BAD_INPUT
 from rookworld_rlvr.model.batch import collate, micro_batches
 from rookworld_rlvr.objective import LossSizes
 from rookworld_rlvr.rollout.groups import Collected, make_batch
-from rookworld_rlvr.tasks import Example, PolicyCompletion, Task
 from rookworld_rlvr.tasks.policy import parse_policy, parse_policy_prompt, render_policy
+from rookworld_rlvr.tasks.types import Example, PolicyCompletion, Task
 from rookworld_rlvr.training import collection, step
 from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.sft import TokenizedExample, sft_loss, tokenize

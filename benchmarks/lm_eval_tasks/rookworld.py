@@ -8,11 +8,11 @@ from typing import Any
 
 import datasets
 
-from rookworld_rlvr.evaluation import MoveEvaluator
+from rookworld_rlvr.evaluation.scoring import MoveEvaluator
 from rookworld_rlvr.evaluation.table import score_examples
 from rookworld_rlvr.rewards.evaluation_cache import DEFAULT, load_cache
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.data import HELD_OUT_FILE, default_file
 
 

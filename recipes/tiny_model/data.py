@@ -9,9 +9,9 @@ import chess
 
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import CorpusError, exclude_positions, read_corpus
 from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.data import held_out_positions, positions_of
 
 # Eval of a mate in one, as `render_move_evals` writes it.

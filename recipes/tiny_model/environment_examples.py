@@ -9,7 +9,7 @@ import chess
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from rookworld_rlvr.board.transition import REWARD_WIN
+from rookworld_rlvr.board.transition import REWARD_WIN, Transition
 from rookworld_rlvr.tasks.environment import (
     SEPARATOR,
     environment_truth,
@@ -19,7 +19,7 @@ from rookworld_rlvr.tasks.environment import (
     render_environment_prompt,
 )
 from rookworld_rlvr.tasks.transitions import TransitionClass, illegal_kind, transition_class
-from rookworld_rlvr.tasks.types import EnvironmentCompletion, Example
+from rookworld_rlvr.tasks.types import Example
 
 from .encoder import Encoder
 from .policy_examples import SQUARES, Array
@@ -133,7 +133,7 @@ def legal_targets(fen: str, origin: str) -> Array:
 
 def _outcome(text: str) -> int:
     completion = parse_environment(text)
-    assert isinstance(completion, EnvironmentCompletion), text
+    assert isinstance(completion, Transition), text
     if completion.reward < 0:
         return 0
     if not completion.terminated:

@@ -39,7 +39,7 @@ from rookworld_rlvr.stability.faults import Fault, FaultError, FaultKind
 from rookworld_rlvr.stability.recovery import Action, escalate
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.stockfish.pool import EnginePool
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loss import TokenTotals

@@ -11,7 +11,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.report.boards import Arrow, Board, Kind
 from rookworld_rlvr.report.terminal import board_view
 from rookworld_rlvr.report.transcripts import read_transcripts
-from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.tasks.types import Task
 
 POLICY = "P: r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR w KQkq - 4 4"
 ENVIRONMENT = "A: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1+e2e4+e2e4+"

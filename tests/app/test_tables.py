@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from rookworld_rlvr.app.tables import Member, comparison_table, evaluation_tables, sweep_table
-from rookworld_rlvr.evaluation import Gain, Measure, Row, summarise, to_json
 from rookworld_rlvr.evaluation.elo import elo_measures
 from rookworld_rlvr.evaluation.paired import Comparison
 from rookworld_rlvr.evaluation.suite import SuiteName
+from rookworld_rlvr.evaluation.table import Gain, Measure, Row, summarise, to_json
 
 
 def printed(*tables: Table) -> list[list[str]]:

@@ -3,11 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board import (
-    is_valid_fen,
-    parse_fen,
-    position_key,
-)
+from rookworld_rlvr.board.fen import is_valid_fen, parse_fen, position_key
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 FIELDS = st.tuples(

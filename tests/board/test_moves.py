@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board import is_legal_uci, is_uci
+from rookworld_rlvr.board.moves import is_legal_uci, is_uci
 
 ALL_UCI = [
     origin + target + promotion

@@ -7,10 +7,7 @@ from itertools import islice
 import chess
 import pytest
 
-from rookworld_rlvr.board import Transition, step
-from rookworld_rlvr.board.repetition import occurrences
-
-KNIGHT_SHUFFLE = ("g1f3", "g8f6", "f3g1", "f6g8")
+from rookworld_rlvr.board.transition import Transition, step
 
 
 def legal(next_fen: str) -> Transition:
@@ -90,21 +87,6 @@ def test_random_transitions_equal_python_chess(transitions: int) -> None:
     assert kinds.total() == transitions
     assert len(kinds) == 3, "legal, ended and illegal"
     assert min(kinds.values()) > transitions / 1000
-
-
-def test_fivefold_repetition_in_shuffled_games_matches_python_chess() -> None:
-    rng, fivefold = random.Random(4), 0
-    for _ in range(60):
-        game = chess.Board("7k/7r/8/8/8/8/R7/K7 w - - 0 1")
-        while game.outcome(claim_draw=False) is None:
-            # There are only two moves to choose from, so that positions repeat soon.
-            uci = rng.choice(sorted(legal_ucis(game))[:2])
-            fen, history = game.fen(), (*(move.uci() for move in game.move_stack), uci)
-            expected = reference(game, fen, uci, legal_ucis(game))
-            assert step(fen, uci, history) == expected
-            game.push_uci(uci)
-        fivefold += game.is_fivefold_repetition()
-    assert fivefold > 10
 
 
 @pytest.mark.parametrize(
@@ -187,55 +169,3 @@ def test_promotion_without_piece_is_illegal() -> None:
 def test_an_unparsable_fen_raises_value_error(fen: str) -> None:
     with pytest.raises(ValueError):
         step(fen, "e2e4")
-
-
-def test_a_history_must_end_with_the_move() -> None:
-    with pytest.raises(ValueError):
-        step(chess.STARTING_FEN, "e2e4", ["g1f3"])
-
-
-def shuffled_game(start: str, moves: tuple[str, ...], times: int) -> tuple[str, tuple[str, ...]]:
-    """Return the position before the last move of a shuffle, and all moves including the last."""
-    game, history = chess.Board(start), moves * times
-    for uci in history[:-1]:
-        game.push_uci(uci)
-    return game.fen(), history
-
-
-def test_sixteen_moves_prove_fivefold_repetition_and_fewer_do_not() -> None:
-    fen, history = shuffled_game(chess.STARTING_FEN, KNIGHT_SHUFFLE, 4)
-    assert len(history) == 16
-    assert step(fen, history[-1], history) == ended("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9", 0.5)
-    for known in (15, 10, 1, 0):
-        shown = history[len(history) - known :]
-        assert step(fen, history[-1], shown) == legal("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 16 9"), (
-            known
-        )
-
-
-def test_fivefold_repetition_is_proven_without_start_of_the_game() -> None:
-    fen, history = shuffled_game("7k/r7/8/8/8/8/R7/7K w - - 30 60", ("h1g1", "h8g8", "g1h1", "g8h8"), 4)
-    assert step(fen, "g8h8", history) == ended("7k/r7/8/8/8/8/R7/7K w - - 46 68", 0.5)
-    assert not step(fen, "g8h8", history[1:]).terminated
-
-
-def test_possibly_lost_castling_right_prevents_fivefold_repetition() -> None:
-    """The rook's first move lost the right, so the first position differs and there are four occurrences."""
-    start = "4k3/8/8/8/8/8/8/4K2R w K - 0 1"
-    fen, history = shuffled_game(start, ("h1h2", "e8d8", "h2h1", "d8e8"), 4)
-    assert not step(fen, history[-1], history).terminated
-
-
-def test_possible_en_passant_capture_prevents_fivefold_repetition() -> None:
-    """The first position allows an en-passant capture, so it differs and there are four occurrences."""
-    start = "r1bqkbnr/ppp2ppp/2n5/3pP3/8/5N2/PPPP1PPP/RNBQKB1R w - d6 0 6"
-    fen, history = shuffled_game(start, ("f3g1", "c6b8", "g1f3", "b8c6"), 4)
-    assert not step(fen, history[-1], history).terminated
-    # Without White's pawn on e5 nothing could be captured, and the fifth occurrence is proven.
-    fen, history = shuffled_game(start.replace("3pP3", "3p4").replace("d6", "-"), ("f3g1", "c6b8", "g1f3", "b8c6"), 4)
-    assert step(fen, history[-1], history).terminated
-
-
-def test_inconsistent_history_counts_only_one_occurrence() -> None:
-    board = chess.Board("7k/r7/8/8/8/8/R7/7K w - - 46 68")
-    assert occurrences(board, ("a1a2", "b7b8", "nonsense", "g8h8")) == 1

@@ -10,7 +10,7 @@ from rookworld_rlvr.evaluation.table import Row
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.config import DataConfig
 from rookworld_rlvr.training.data import load_data
 

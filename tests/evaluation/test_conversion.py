@@ -3,11 +3,11 @@
 import pytest
 
 from rookworld_rlvr.board.evals import material_balance
-from rookworld_rlvr.evaluation import Measure
 from rookworld_rlvr.evaluation.conversion import Advantage, ConversionConfig, Defender, conversion_suite, won_board
 from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.players import Player, RandomPlayer
 from rookworld_rlvr.evaluation.suite import suite_table
+from rookworld_rlvr.evaluation.table import Measure
 
 LEADS = {Advantage.kqk: 9, Advantage.krk: 5, Advantage.piece_up: 3, Advantage.five_pawns_up: 5}
 

@@ -5,9 +5,9 @@ from statistics import NormalDist
 
 import pytest
 
-from rookworld_rlvr.evaluation import Row
 from rookworld_rlvr.evaluation.elo import elo_measures, likelihood_of_superiority, match_facts
 from rookworld_rlvr.evaluation.suite import SuiteName
+from rookworld_rlvr.evaluation.table import Row
 
 
 def rows(*scores: float) -> list[Row]:

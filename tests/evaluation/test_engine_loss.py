@@ -8,12 +8,14 @@ import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.evaluation import Measure, MoveEvaluator, completions, paired_gain, score_examples, summarise
+from rookworld_rlvr.evaluation import completions
+from rookworld_rlvr.evaluation.scoring import MoveEvaluator
+from rookworld_rlvr.evaluation.table import Measure, paired_gain, score_examples, summarise
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.move_evals import MoveEvals, render_move_evals
+from rookworld_rlvr.tasks.types import Example, Task
 
 KEY = "policy/win_probability_loss"
 WHITE_FEN, BLACK_FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1", "k7/8/8/8/8/8/8/7K b - - 0 1"

@@ -10,13 +10,13 @@ import chess
 import chess.pgn
 import pytest
 
-from rookworld_rlvr.evaluation import Measure, Row, summarise
 from rookworld_rlvr.evaluation.elo import elo, elo_measures
 from rookworld_rlvr.evaluation.engine_player import OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
 from rookworld_rlvr.evaluation.match import EngineMatchConfig, engine_match_suite
 from rookworld_rlvr.evaluation.players import RandomPlayer
 from rookworld_rlvr.evaluation.suite import SuiteName
+from rookworld_rlvr.evaluation.table import Measure, Row, summarise
 
 
 class Illegal:

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation import summarise
 from rookworld_rlvr.evaluation.held_out import held_out_rows
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.evaluation.table import summarise
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.transitions import IllegalKind
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.data import default_file
 
 ROWS_A_TASK = 250

@@ -4,7 +4,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation.scoring import score_next_fen
-from rookworld_rlvr.tasks import Example, PromptError, Task
+from rookworld_rlvr.tasks.types import Example, PromptError, Task
 
 EXAMPLE = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None)
 TRUE = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"

@@ -4,11 +4,11 @@ from math import inf
 
 import pytest
 
-from rookworld_rlvr.evaluation import Measure, Row
 from rookworld_rlvr.evaluation.headline import HEADLINE, Changes, changes, gain_over_seeds, holm, shown_first
 from rookworld_rlvr.evaluation.intervals import seeds_interval
 from rookworld_rlvr.evaluation.keys import is_better, is_worse, lower_is_better, scale_of
 from rookworld_rlvr.evaluation.paired import wilcoxon_p
+from rookworld_rlvr.evaluation.table import Measure, Row
 
 VALID, LOSS = "policy/valid", "policy/win_probability_loss"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookworld_rlvr.evaluation import mean_interval, wilson_interval
+from rookworld_rlvr.evaluation.intervals import mean_interval, wilson_interval
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from rookworld_rlvr.evaluation.label_loss import label_losses
 from rookworld_rlvr.model.device import Device, Precision, select_device
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.tasks import Example
 from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.types import Example
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import chess
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, drawn_opening, opening_board
-from rookworld_rlvr.evaluation import Measure, summarise
 from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, match_suite
 from rookworld_rlvr.evaluation.players import CapturePlayer, ExchangePlayer, Player, RandomPlayer, RetryingPlayer
 from rookworld_rlvr.evaluation.suite import suite_table
+from rookworld_rlvr.evaluation.table import Measure, summarise
 
 
 class Silent:

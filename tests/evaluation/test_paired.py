@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from rookworld_rlvr.evaluation import Measure, Row
 from rookworld_rlvr.evaluation.elo import elo_measures
 from rookworld_rlvr.evaluation.paired import (
     JACKKNIFE,
@@ -22,6 +21,7 @@ from rookworld_rlvr.evaluation.paired import (
 )
 from rookworld_rlvr.evaluation.selfplay import selfplay_measures
 from rookworld_rlvr.evaluation.suite import SuiteName
+from rookworld_rlvr.evaluation.table import Measure, Row
 
 GRADED, RIGHT = "policy/legal_candidates", "policy/valid"
 

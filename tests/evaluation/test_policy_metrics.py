@@ -6,10 +6,10 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation import score_examples, score_policy_row, summarise
-from rookworld_rlvr.tasks import Example, PromptError, Task
+from rookworld_rlvr.evaluation.scoring import score_policy_row
+from rookworld_rlvr.evaluation.table import score_examples, summarise
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.types import LabelError
+from rookworld_rlvr.tasks.types import Example, LabelError, PromptError, Task
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 START = "P: " + chess.STARTING_FEN

@@ -11,7 +11,7 @@ from rookworld_rlvr.evaluation.completions import Sampling, evaluate_sampled, sa
 from rookworld_rlvr.evaluation.scoring import MoveEvaluator
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.stockfish.engine import Analysis
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.types import Example, Task
 
 EXAMPLE = Example(Task.policy, f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
 BEST, LEGAL, ILLEGAL = (f"M: {move} E: 0.3 B: {move}" for move in ("e2e4", "a2a3", "e2e5"))

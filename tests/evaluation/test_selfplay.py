@@ -10,11 +10,11 @@ import chess
 import chess.pgn
 import pytest
 
-from rookworld_rlvr.evaluation import Row, summarise
 from rookworld_rlvr.evaluation.games import Start
 from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
 from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_measures, selfplay_suite
+from rookworld_rlvr.evaluation.table import Row, summarise
 
 
 def rows_of(player: Any, config: SelfplayConfig, *, done: int = 0, **settings: Any) -> list[Row]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation import Row, summarise
 from rookworld_rlvr.evaluation.engine_player import OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.mate_in_one import MateInOneConfig, mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import RandomPlayer
 from rookworld_rlvr.evaluation.suite import Suite
+from rookworld_rlvr.evaluation.table import Row, summarise
 
 # Four queen moves mate.
 MATE = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 import chess
 
-from rookworld_rlvr.evaluation import score_examples, summarise
 from rookworld_rlvr.evaluation.games import PlannedGame, Start
 from rookworld_rlvr.evaluation.held_out import held_out_suite
 from rookworld_rlvr.evaluation.label_loss import LabelLoss, label_loss_suite
 from rookworld_rlvr.evaluation.mate_in_one import MateInOne
 from rookworld_rlvr.evaluation.suite import Suite, by_chunks
-from rookworld_rlvr.tasks import EnvironmentPrompt, Example, Task, parse_prompt
+from rookworld_rlvr.evaluation.table import score_examples, summarise
+from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.corpus import example_key
 from rookworld_rlvr.tasks.environment import environment_truth, render_environment
+from rookworld_rlvr.tasks.types import EnvironmentPrompt, Example, Task
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 ENDGAME = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookworld_rlvr.evaluation import Gain, Measure, Row, paired_gain, score_examples, summarise, to_json
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.evaluation.table import Gain, Measure, Row, paired_gain, score_examples, summarise, to_json
+from rookworld_rlvr.tasks.types import Example, Task
 
 Z = 1.959963984540054
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"

@@ -9,7 +9,7 @@ from rookworld_rlvr.interop.trl import reward_functions, trl_rows
 from rookworld_rlvr.rewards import RubricConfig, score
 from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
-from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.tasks.types import Task
 
 
 def test_reward_function_scores_its_own_task_and_returns_none_for_others() -> None:

@@ -22,7 +22,7 @@ from rookworld_rlvr.objective import KLConfig, LossSizes, MismatchConfig, Mismat
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.config import RunConfig, StepConfig
 from rookworld_rlvr.training.loss import TokenTotals, grpo_loss
 

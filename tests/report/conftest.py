@@ -11,7 +11,7 @@ import pytest
 
 from rookworld_rlvr.report.run_record import RunRecord
 from rookworld_rlvr.report.transcripts import Transcript
-from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.tasks.types import Task
 
 POLICY = "P: r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR w KQkq - 4 4"
 MATE = "M: f3f7 c4f7 f3f7 e1e3 b1c3 E: 9.9 1.0 0.5 0.4 -0.1 B: f3f7"

@@ -5,8 +5,7 @@ import pytest
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.environment_rewards import well_formed_share
 from rookworld_rlvr.rewards.rubric import outcome
-from rookworld_rlvr.tasks import FailureReason, PromptError
-from rookworld_rlvr.tasks.types import LabelError
+from rookworld_rlvr.tasks.types import FailureReason, LabelError, PromptError
 
 # Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score

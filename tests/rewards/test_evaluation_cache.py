@@ -12,10 +12,10 @@ from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rewards.scorer import RubricScorer, ScoreRequest
 from rookworld_rlvr.stockfish.engine import Analysis, EngineNotFoundError
 from rookworld_rlvr.stockfish.pool import EnginePool
-from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals, render_move_evals
 from rookworld_rlvr.tasks.policy import parse_policy_prompt
+from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.data import default_file
 
 # White has king and rook against a king. The moves of EVALS are good, and all others are worth 1 pawn.

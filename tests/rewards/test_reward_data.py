@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
-from rookworld_rlvr.tasks import FailureReason
+from rookworld_rlvr.tasks.types import FailureReason
 
 # Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score

@@ -9,7 +9,7 @@ from rookworld_rlvr.model.batch import Batch, left_padded, micro_batches, positi
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.types import Example, Task
 
 CPU = torch.device("cpu")
 PAD, EOS = 99, 0

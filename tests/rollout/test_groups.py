@@ -14,7 +14,7 @@ from rookworld_rlvr.rewards.scorer import RubricScorer
 from rookworld_rlvr.rollout.generator import GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens, sample_groups, score_groups
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.types import Example, Task
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 EXAMPLES = [

@@ -17,7 +17,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
-from rookworld_rlvr.tasks import Example, Task
+from rookworld_rlvr.tasks.types import Example, Task
 
 CPU = torch.device("cpu")
 PAD = 1

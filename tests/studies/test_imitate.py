@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rookworld_rlvr.app.build import build_unsaved_run
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.policy import parse_policy
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.collection import collect, synced_sampler
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,10 +6,10 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.tasks import ParseFailure, PolicyCompletion, Task
 from rookworld_rlvr.tasks.audit import audit, corrected_lines
 from rookworld_rlvr.tasks.corpus import CorpusError, split_line
 from rookworld_rlvr.tasks.policy import parse_policy
+from rookworld_rlvr.tasks.types import ParseFailure, PolicyCompletion, Task
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no published data in {SHARED_DATA}")

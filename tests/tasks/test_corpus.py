@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.tasks import Example, FailureReason, ParseFailure, Task
 from rookworld_rlvr.tasks.corpus import (
     CorpusError,
     parse_row,
     read_corpus,
     split_line,
 )
+from rookworld_rlvr.tasks.types import Example, FailureReason, ParseFailure, Task
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no published data in {SHARED_DATA}")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import CorpusError, read_corpus, split_line
+from rookworld_rlvr.tasks.types import Example, Task
 
 Writer = Callable[..., Path]
 Rows = tuple[Example, ...]

@@ -1,10 +1,10 @@
 import chess
 import pytest
 
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, exclude_positions, split_by_position
 from rookworld_rlvr.tasks.environment import render_environment_prompt
 from rookworld_rlvr.tasks.policy import render_policy_prompt
+from rookworld_rlvr.tasks.types import Example, Task
 
 FEN = "8/8/8/4k3/8/8/4P3/4K3 w - - 3 60"
 NEXT_FEN = "8/8/8/4k3/8/4P3/8/4K3 b - - 0 60"

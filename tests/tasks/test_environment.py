@@ -8,22 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board import step
-from rookworld_rlvr.tasks import (
-    EnvironmentCompletion,
-    EnvironmentPrompt,
-    FailureReason,
-    ParseFailure,
-    PromptError,
-    parse_environment_prompt,
-    parse_prompt,
-)
+from rookworld_rlvr.board.transition import Transition, step
+from rookworld_rlvr.tasks import parse_environment_prompt, parse_prompt
 from rookworld_rlvr.tasks.environment import (
     environment_truth,
     parse_environment,
     render_environment,
     render_environment_prompt,
 )
+from rookworld_rlvr.tasks.types import EnvironmentPrompt, FailureReason, ParseFailure, PromptError
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no published data in {SHARED_DATA}")
@@ -34,7 +27,7 @@ PROMPT = f"A: {FEN}+a5a4+f7e8 a6a5 e8c6 f3a3 c6b7 d5d4 b7d7 a3a2 d2d1 a5a4+"
 NEXT_FEN = "8/p2Q2N1/4p3/2P1P3/r2p4/6NP/r4PP1/3K3R w - - 4 45"
 COMPLETION = f"{NEXT_FEN}+0.001+0+0"
 ANSWERS = st.builds(
-    EnvironmentCompletion,
+    Transition,
     st.sampled_from([FEN, NEXT_FEN, chess.STARTING_FEN]),
     st.sampled_from([0.001, 1.0, 0.5, -1.0]),
     st.booleans(),
@@ -46,7 +39,7 @@ def test_the_published_row_renders_and_parses_exactly() -> None:
     assert render_environment_prompt(FEN, "a5a4", HISTORY) == PROMPT
     prompt = parse_prompt(PROMPT)
     assert prompt == EnvironmentPrompt(FEN, "a5a4", HISTORY)
-    truth = EnvironmentCompletion(NEXT_FEN, 0.001, terminated=False, truncated=False)
+    truth = Transition(NEXT_FEN, 0.001, terminated=False, truncated=False)
     assert parse_environment(COMPLETION) == truth
     assert render_environment(truth) == COMPLETION
     assert isinstance(prompt, EnvironmentPrompt)
@@ -68,7 +61,7 @@ def test_rewards_and_flags_print_as_published(fen: str, uci: str, completion: st
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(ANSWERS)
-def test_parsing_undoes_rendering(answer: EnvironmentCompletion) -> None:
+def test_parsing_undoes_rendering(answer: Transition) -> None:
     assert parse_environment(render_environment(answer)) == answer
     spaced = render_environment(answer).replace("+", " + ")
     assert parse_environment(f" {spaced}\n") == answer
@@ -152,7 +145,7 @@ def test_10_000_malformed_completions_raise_nothing() -> None:
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=120), st.text("+/01 8wKk-", max_size=120)))
 def test_any_text_parses_to_completion_or_failure(text: str) -> None:
-    assert isinstance(parse_environment(text), EnvironmentCompletion | ParseFailure)
+    assert isinstance(parse_environment(text), Transition | ParseFailure)
 
 
 @needs_shared_data
@@ -173,6 +166,6 @@ def test_the_step_reproduces_every_published_opening_transition() -> None:
     assert len(lines) == 698
     for row in map(json.loads, lines):
         prompt = parse_environment_prompt(row["prompt"])
-        after = step(prompt.fen, prompt.uci, prompt.history)
+        after = step(prompt.fen, prompt.uci)
         assert after.next_fen == row["next_fen"]
         assert render_environment_prompt(prompt.fen, prompt.uci, prompt.history) == row["prompt"]

@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.tasks import (
-    FailureReason,
-    ParseFailure,
-    PolicyCompletion,
-    PolicyPrompt,
-    PromptError,
-    parse_policy_prompt,
-    parse_prompt,
-)
+from rookworld_rlvr.tasks import parse_policy_prompt, parse_prompt
 from rookworld_rlvr.tasks.policy import (
     parse_number,
     parse_policy,
@@ -24,6 +16,7 @@ from rookworld_rlvr.tasks.policy import (
     render_policy,
     render_policy_prompt,
 )
+from rookworld_rlvr.tasks.types import FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, PromptError
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no published data in {SHARED_DATA}")

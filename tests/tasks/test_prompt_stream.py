@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig, PromptStream
+from rookworld_rlvr.tasks.types import Example, Task
 
 
 def examples(policy: int, environment: int) -> list[Example]:

@@ -18,7 +18,7 @@ from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledC
 from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import Fault, FaultKind
 from rookworld_rlvr.stockfish.pool import EngineCounts
-from rookworld_rlvr.tasks import Task
+from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training import collection
 from rookworld_rlvr.training.health import no_progress_reason
 from rookworld_rlvr.training.metrics import step_metrics

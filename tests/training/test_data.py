@@ -9,9 +9,9 @@ import pytest
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.tasks import Example
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig
+from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import (
     DataConfig,
     default_file,

@@ -14,8 +14,8 @@ from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import KLForm, LossKind, LossSizes
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, sample_groups, score_groups
-from rookworld_rlvr.tasks import Task
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig, PromptStream
+from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.run import Run

@@ -18,8 +18,8 @@ from rookworld_rlvr.app.sft import load_examples
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, parse_row, read_corpus
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.sft import SFT, SFTConfig, TokenizedExample, batches, sft_loss, tokenize
 from tiny_model.tokenizer import build_tokenizer

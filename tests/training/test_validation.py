@@ -11,11 +11,11 @@ import torch
 
 from rookworld_rlvr.board.evals import win_probability
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.evaluation import Row
 from rookworld_rlvr.evaluation.players import rule_losses
+from rookworld_rlvr.evaluation.table import Row
 from rookworld_rlvr.stockfish.engine import Analysis
-from rookworld_rlvr.tasks import Example, Task
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
+from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.config import ValidationConfig
 from rookworld_rlvr.training.data import Data, hold_back
 from rookworld_rlvr.training.evaluations import validation_metrics

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from ..errors import UserError, prefixed
-from ..evaluation import MoveEvaluator
+from ..evaluation.scoring import MoveEvaluator
 from ..files import write_text
 from ..model.device import select_device
 from ..model.loading import load_policy

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DONE, UserError
-from ..evaluation import Row, to_json
 from ..evaluation.elo import elo_measures
 from ..evaluation.headline import LEAST_ROWS, better_and_worse
 from ..evaluation.keys import is_tested
 from ..evaluation.paired import Comparison, compare
 from ..evaluation.selfplay import selfplay_measures
 from ..evaluation.suite import Measures, SuiteName, no_measures
-from ..evaluation.table import json_number
+from ..evaluation.table import Row, json_number, to_json
 from ..files import write_json
 from .arguments import OneLineParser
 from .build import make_console

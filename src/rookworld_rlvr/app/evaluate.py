@@ -14,8 +14,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ..errors import UserError
-from ..evaluation import Row, to_json
 from ..evaluation.suite import Suite, SuiteName, suite_table
+from ..evaluation.table import Row, to_json
 from ..files import lock_for_writing, write_json, write_text
 from ..model.policy import Policy
 from ..model.weights import checksum

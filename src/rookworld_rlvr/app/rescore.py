@@ -14,8 +14,7 @@ from ..errors import UserError, prefixed
 from ..report.terminal import printable
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.scorer import ScoreRequest
-from ..tasks import Task
-from ..tasks.types import LabelError, PromptError
+from ..tasks.types import LabelError, PromptError, Task
 from ..training.config import RunConfig
 from ..training.run_files import ROLLOUTS_FILE
 from .arguments import OneLineParser

@@ -9,7 +9,7 @@ from ..errors import DONE, UserError
 from ..report.boards import draw
 from ..report.terminal import transcript_view
 from ..report.transcripts import Transcript, read_transcripts
-from ..tasks import Task
+from ..tasks.types import Task
 from .arguments import OneLineParser, positive, warn_of_unfinished
 
 # Width of two boards and a list of moves, in characters.

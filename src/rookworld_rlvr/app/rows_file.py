@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, first_line
-from ..evaluation import Row
 from ..evaluation.suite import Suite
-from ..evaluation.table import PromptAndCompletion, json_number
+from ..evaluation.table import PromptAndCompletion, Row, json_number
 from ..files import append_lines, whole_lines, write_lines
 
 HEADER = "evaluation"

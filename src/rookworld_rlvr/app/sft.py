@@ -8,8 +8,8 @@ from ..errors import UserError, prefixed
 from ..files import make_folder
 from ..model.device import select_device
 from ..model.loading import ModelConfig, load_policy
-from ..tasks import Example
 from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
+from ..tasks.types import Example
 from ..training.data import held_out_positions, positions_of
 from ..training.saved_state import STATE_FILE
 from ..training.sft import SFT, tokenize

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from ..errors import UserError
-from ..evaluation import MoveEvaluator
 from ..evaluation.adjudication import OpenReferee, open_referee
 from ..evaluation.completions import greedy_texts
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
@@ -15,6 +14,7 @@ from ..evaluation.label_loss import label_loss_suite, label_losses
 from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
 from ..evaluation.mate_in_one import mate_in_one_suite
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_decoding
+from ..evaluation.scoring import MoveEvaluator
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
 from ..model.device import select_device
@@ -23,8 +23,8 @@ from ..model.policy import Policy
 from ..model.weights import checksum
 from ..rollout.generator import Generator
 from ..stockfish.engine import EngineConfig
-from ..tasks import Task
 from ..tasks.corpus import example_key
+from ..tasks.types import Task
 from ..training.data import EvaluationData, evaluation_rows, unseen_mates
 from .config import EvaluateConfig
 from .generators import config_for_second_model, make_generator

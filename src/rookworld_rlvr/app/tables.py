@@ -8,10 +8,10 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ..evaluation import to_json
 from ..evaluation.headline import MATCH_ELO, headline_gains, shown_first
 from ..evaluation.keys import SLICES
 from ..evaluation.paired import Comparison
+from ..evaluation.table import to_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from ..model.batch import collate
 from ..model.policy import Policy
 from ..model.world import World
 from ..rollout.groups import prompt_tokens
-from ..tasks import Example
 from ..tasks.policy import parse_policy_prompt
+from ..tasks.types import Example
 from .scoring import best_of_label
 from .table import Row
 

@@ -15,7 +15,7 @@ from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
 from ..rollout.sampling import derive_seed
 from ..stockfish.engine import Analysis
-from ..tasks import Example
+from ..tasks.types import Example
 from .keys import BEST, DISTINCT, SAMPLED, lower_is_better
 from .scoring import MoveEvaluator
 from .table import Row, score_examples

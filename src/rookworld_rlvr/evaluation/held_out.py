@@ -7,10 +7,11 @@ import chess
 
 from ..board.fen import parse_fen
 from ..stockfish.engine import Analysis
-from ..tasks import Example, Task, parse_prompt
+from ..tasks import parse_prompt
 from ..tasks.corpus import example_key
 from ..tasks.environment import parse_environment_prompt
 from ..tasks.transitions import illegal_kind
+from ..tasks.types import Example, Task
 from .completions import CHUNK_ROWS
 from .keys import with_slices
 from .scoring import MoveEvaluator, score_next_fen

@@ -13,7 +13,8 @@ from ..model.batch import collate, similar_lengths
 from ..model.device import Precision
 from ..model.policy import Policy, evaluation_mode, spread
 from ..rollout.groups import prompt_tokens
-from ..tasks import Example, parse_prompt
+from ..tasks import parse_prompt
+from ..tasks.types import Example
 from .completions import CHUNK_ROWS
 from .keys import with_slices
 from .suite import Suite, SuiteName, by_chunks

@@ -16,7 +16,7 @@ from rapidfuzz.distance import Levenshtein
 from ..board.evals import to_pawns, win_probability
 from ..board.fen import FenField, parse_fen, position_key
 from ..board.moves import is_mate
-from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN
+from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN, Transition
 from ..rewards.evaluation_cache import EvaluationCache
 from ..rewards.move_values import move_values
 from ..stockfish.engine import Analysis
@@ -24,7 +24,7 @@ from ..stockfish.pool import EnginePool
 from ..tasks import policy_fens
 from ..tasks.environment import environment_fields, environment_truth, parse_environment, parse_environment_prompt
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
-from ..tasks.types import EnvironmentCompletion, Example, ParseFailure, PolicyCompletion, Task, require_parsed
+from ..tasks.types import Example, ParseFailure, PolicyCompletion, Task, require_parsed
 from .keys import REWARD_WIDTH
 
 REWARD_CLASSES = {REWARD_LEGAL: "legal", REWARD_WIN: "win", REWARD_DRAW: "draw", REWARD_ILLEGAL: "illegal"}
@@ -230,7 +230,7 @@ def score_environment_row(example: Example, completion: str) -> dict[str, float]
     return values | {f"recall_{name}": values[key] for name, key in _classes(truth)}
 
 
-def _compare(answer: EnvironmentCompletion, truth: EnvironmentCompletion) -> dict[str, float]:
+def _compare(answer: Transition, truth: Transition) -> dict[str, float]:
     return {
         "valid": 1.0,
         "next_state_accuracy": float(answer.next_fen == truth.next_fen),
@@ -242,7 +242,7 @@ def _compare(answer: EnvironmentCompletion, truth: EnvironmentCompletion) -> dic
     }
 
 
-def _classes(truth: EnvironmentCompletion) -> Iterator[tuple[str, str]]:
+def _classes(truth: Transition) -> Iterator[tuple[str, str]]:
     """Yield each class that a row belongs to, with the name of the value that is its recall."""
     yield REWARD_CLASSES[truth.reward], "reward_accuracy"
     if truth.terminated:

@@ -1,8 +1,8 @@
 """Adapters of the tasks and rewards for other training libraries. They import neither torch nor those libraries."""
 
 from ..files import asset
-from ..tasks import Example
 from ..tasks.corpus import read_corpus
+from ..tasks.types import Example
 
 
 def shipped_examples() -> tuple[Example, ...]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..rewards import RubricConfig
 from ..rewards.scorer import Scorer, ScoreRequest, make_scorer
-from ..tasks import Task, parse_prompt
+from ..tasks import parse_prompt
+from ..tasks.types import Task
 from . import shipped_examples
 
 Text = str | Sequence[dict[str, Any]]

@@ -8,10 +8,10 @@ from itertools import zip_longest
 import chess
 
 from ..board.moves import is_legal_uci
-from ..tasks import Task
 from ..tasks.environment import parse_environment_prompt
 from ..tasks.policy import parse_policy_prompt, policy_fields
 from ..tasks.state_comparison import compare_next_state
+from ..tasks.types import Task
 from .transcripts import Transcript
 
 ILLEGAL_BEST, WRONG = "illegal best move", "wrong prediction"

@@ -9,9 +9,10 @@ from typing import Any
 from ..errors import UserError, first_line
 from ..evaluation.suite import SuiteName
 from ..files import whole_lines
-from ..tasks import ParseFailure, Task, parse_prompt
+from ..tasks import parse_prompt
 from ..tasks.environment import parse_environment
 from ..tasks.policy import parse_policy
+from ..tasks.types import ParseFailure, Task
 from ..training.run_files import ROLLOUTS_FILE
 
 ROWS_ENDING = ".rows.jsonl"

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..board.transition import REWARD_ILLEGAL
+from ..board.transition import REWARD_ILLEGAL, Transition
 from ..tasks.environment import FIELDS, FLAGS, environment_fields, environment_truth, fen_failure, parse_environment
 from ..tasks.policy import parse_number
-from ..tasks.types import EnvironmentCompletion, EnvironmentPrompt, ParseFailure, require_parsed
+from ..tasks.types import EnvironmentPrompt, ParseFailure, require_parsed
 
 _RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
 _FEN_FIELDS = tuple(map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}")))
@@ -77,7 +77,7 @@ class EnvironmentTruth:
 
     before: str
     """The prompt's FEN."""
-    after: EnvironmentCompletion
+    after: Transition
 
 
 @dataclass(frozen=True, slots=True)

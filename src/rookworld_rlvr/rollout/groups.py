@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from ..model.batch import Batch, collate
 from ..rewards import Score, outcome
 from ..rewards.scorer import Scorer, ScoreRequest
-from ..tasks import Example
+from ..tasks.types import Example
 from .generator import Generator, GeneratorError, SampledCompletion
 
 Sampled = tuple[tuple[int, ...], list[SampledCompletion]]

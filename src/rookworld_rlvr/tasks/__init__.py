@@ -6,35 +6,7 @@ from .environment import PREFIX as ENVIRONMENT_PREFIX
 from .environment import parse_environment_prompt
 from .policy import PREFIX as POLICY_PREFIX
 from .policy import parse_policy_prompt
-from .types import (
-    EnvironmentCompletion,
-    EnvironmentPrompt,
-    Example,
-    FailureReason,
-    ParsedCompletion,
-    ParseFailure,
-    PolicyCompletion,
-    PolicyPrompt,
-    Prompt,
-    PromptError,
-    Task,
-)
-
-__all__ = [
-    "ParsedCompletion",
-    "EnvironmentCompletion",
-    "EnvironmentPrompt",
-    "Example",
-    "FailureReason",
-    "ParseFailure",
-    "PolicyCompletion",
-    "PolicyPrompt",
-    "Prompt",
-    "PromptError",
-    "Task",
-    "parse_prompt",
-    "policy_fens",
-]
+from .types import PolicyPrompt, Prompt, PromptError
 
 
 def parse_prompt(prompt: str) -> Prompt:

@@ -15,21 +15,13 @@ import chess
 from ..board.fen import is_valid_fen, parse_fen
 from ..board.moves import is_legal_uci, is_mate
 from ..board.positions import count_games
+from ..board.transition import Transition
 from . import parse_prompt
 from .audit_report import AuditReport
 from .corpus import RawRow, example_key, parse_completion, parse_row, raw_rows, require_valid, split_line
 from .environment import environment_truth, render_environment
 from .policy import legal_candidates, render_policy
-from .types import (
-    EnvironmentCompletion,
-    EnvironmentPrompt,
-    Example,
-    FailureReason,
-    ParseFailure,
-    PolicyCompletion,
-    PolicyPrompt,
-    Task,
-)
+from .types import EnvironmentPrompt, Example, FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, Task
 
 # Number of malformed rows shown for each failure reason, and number of characters shown of each row.
 MOST_SHOWN, MOST_CHARACTERS = 3, 100
@@ -78,7 +70,7 @@ def _add_findings(report: AuditReport, task: Task, prompt: str, completion: str)
         case PolicyPrompt() as query, PolicyCompletion() as label:
             board = parse_fen(query.fen)
             (report.white if board.turn else report.black).add(_policy_findings(board, label))
-        case EnvironmentPrompt() as query, EnvironmentCompletion() as label:
+        case EnvironmentPrompt() as query, Transition() as label:
             report.environment.add(_environment_findings(query, label))
         case _:
             raise ValueError(f"expected a valid row, got {prompt + completion!r}")
@@ -117,7 +109,7 @@ def _mate_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]
             yield "mate_misjudged"
 
 
-def _environment_findings(query: EnvironmentPrompt, label: EnvironmentCompletion) -> Iterator[str]:
+def _environment_findings(query: EnvironmentPrompt, label: Transition) -> Iterator[str]:
     """Yield the name of each `EnvironmentAudit` count to which a row belongs."""
     truth = environment_truth(query)
     yield "rows"
@@ -165,7 +157,7 @@ def _corrected(example: Example) -> Example | ParseFailure:
     match parse_prompt(example.prompt), parse_completion(example.task, example.completion):
         case PolicyPrompt() as query, PolicyCompletion() as label:
             return _corrected_policy(example, query.fen, label)
-        case EnvironmentPrompt() as query, EnvironmentCompletion() as label:
+        case EnvironmentPrompt() as query, Transition() as label:
             if not is_valid_fen(query.fen):
                 return ParseFailure(FailureReason.bad_prompt, f"impossible position {query.fen}")
             truth = environment_truth(query)

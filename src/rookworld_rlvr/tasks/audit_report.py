@@ -82,7 +82,7 @@ class EnvironmentAudit(_Counts):
     next_fen: int = 0
     reward: int = 0
     terminated: int = 0
-    """A fivefold repetition that the prompt's history is too short to prove counts as a difference."""
+    """A fivefold repetition, which no prompt can prove, counts as a difference."""
     truncated: int = 0
     illegal_as_legal: int = 0
     """Rows with an illegal move that are not marked as truncated."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..board.fen import parse_fen
 from ..board.transition import Transition, step
 from .policy import parse_number
-from .types import EnvironmentCompletion, EnvironmentPrompt, FailureReason, ParseFailure, PromptError
+from .types import EnvironmentPrompt, FailureReason, ParseFailure, PromptError
 
 PREFIX = "A: "
 SEPARATOR = "+"
@@ -46,20 +46,19 @@ def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
     return EnvironmentPrompt(fen, uci, history)
 
 
-def render_environment(completion: EnvironmentCompletion | Transition) -> str:
+def render_environment(completion: Transition) -> str:
     """Render a completion as text.
 
-    >>> render_environment(EnvironmentCompletion("8/8/8/8/8/8/8/K1k5 w - - 0 1", 0.001, False, True))
+    >>> render_environment(Transition("8/8/8/8/8/8/8/K1k5 w - - 0 1", 0.001, False, True))
     '8/8/8/8/8/8/8/K1k5 w - - 0 1+0.001+0+1'
     """
     flags = (str(int(completion.terminated)), str(int(completion.truncated)))
     return SEPARATOR.join((completion.next_fen, str(completion.reward), *flags))
 
 
-def environment_truth(prompt: EnvironmentPrompt) -> EnvironmentCompletion:
+def environment_truth(prompt: EnvironmentPrompt) -> Transition:
     """Return the true completion according to python-chess."""
-    truth = step(prompt.fen, prompt.uci, prompt.history)
-    return EnvironmentCompletion(truth.next_fen, truth.reward, truth.terminated, truth.truncated)
+    return step(prompt.fen, prompt.uci)
 
 
 def environment_fields(completion: str) -> tuple[str, ...]:
@@ -67,11 +66,11 @@ def environment_fields(completion: str) -> tuple[str, ...]:
     return tuple(field.strip() for field in completion.split(SEPARATOR))
 
 
-def parse_environment(completion: str) -> EnvironmentCompletion | ParseFailure:
+def parse_environment(completion: str) -> Transition | ParseFailure:
     """Parse an environment completion, or return why it is malformed.
 
     >>> parse_environment("8/8/8/8/8/8/8/K1k5 w - - 0 1+0.5+1+0")
-    EnvironmentCompletion(next_fen='8/8/8/8/8/8/8/K1k5 w - - 0 1', reward=0.5, terminated=True, truncated=False)
+    Transition(next_fen='8/8/8/8/8/8/8/K1k5 w - - 0 1', reward=0.5, terminated=True, truncated=False)
     >>> parse_environment("8/8 w - - 0 1+0.5+1+0").reason
     <FailureReason.bad_fen: 'bad_fen'>
     """
@@ -83,7 +82,7 @@ def parse_environment(completion: str) -> EnvironmentCompletion | ParseFailure:
         return ParseFailure(reason, f"{len(fields)} fields")
     next_fen, reward, *flags = fields
     failure = fen_failure(next_fen) or _numbers_failure(reward, flags)
-    return failure or EnvironmentCompletion(next_fen, float(reward), FLAGS[flags[0]], FLAGS[flags[1]])
+    return failure or Transition(next_fen, float(reward), FLAGS[flags[0]], FLAGS[flags[1]])
 
 
 def fen_failure(fen: str) -> ParseFailure | None:

@@ -7,7 +7,7 @@ import chess
 
 from ..board.openings import OPENINGS, opening_board
 from ..board.transition import step
-from .environment import HISTORY_MOVES, render_environment, render_environment_prompt
+from .environment import render_environment, render_environment_prompt
 from .move_evals import MoveEvals
 from .policy import MAX_CANDIDATES, render_policy, render_policy_prompt
 from .types import PolicyCompletion
@@ -64,4 +64,4 @@ def policy_line(position: MoveEvals) -> str:
 def environment_line(fen: str, uci: str, history: Sequence[str]) -> str:
     """Return a line in the published `A:` format with python-chess's completion. `history` ends with `uci`."""
     prompt = render_environment_prompt(fen, uci, history)
-    return prompt + render_environment(step(fen, uci, list(history)[-HISTORY_MOVES:]))
+    return prompt + render_environment(step(fen, uci))

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from ..board.transition import Transition
+
 
 class Task(StrEnum):
     """Task of a prompt, which the prompt's prefix identifies."""
@@ -89,18 +91,8 @@ class PolicyCompletion:
     best: str
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentCompletion:
-    """Well-formed environment completion."""
-
-    next_fen: str
-    reward: float
-    terminated: bool
-    truncated: bool
-
-
-ParsedCompletion = PolicyCompletion | EnvironmentCompletion
-C = TypeVar("C", PolicyCompletion, EnvironmentCompletion)
+ParsedCompletion = PolicyCompletion | Transition
+C = TypeVar("C", PolicyCompletion, Transition)
 
 
 def require_parsed(label: str, parsed: C | ParseFailure) -> C:

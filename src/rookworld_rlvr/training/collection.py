@@ -18,7 +18,7 @@ from ..rollout.groups import Collected, Group, sample_groups, score_groups
 from ..rollout.sampling import derive_seed
 from ..stability.faults import Fault, FaultError, FaultKind, out_of_memory
 from ..stockfish.pool import EngineCounts
-from ..tasks import Example
+from ..tasks.types import Example
 from .checks import check_rewards
 from .config import ZeroVariance
 from .state import Collection, StepContext, timed

@@ -10,7 +10,6 @@ from ..board.positions import count_games
 from ..errors import UserError, prefixed
 from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, read_mates
 from ..files import asset
-from ..tasks import Example, Task
 from ..tasks.corpus import (
     Corpus,
     CorpusError,
@@ -20,6 +19,7 @@ from ..tasks.corpus import (
     read_positions,
     split_by_position,
 )
+from ..tasks.types import Example, Task
 from .config import DEFAULT, DataConfig, SourceConfig
 
 # Fraction of the positions that is held out if no source of held-out examples is given.

@@ -7,13 +7,13 @@ from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
-from ..evaluation import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..evaluation.amplification import best_move_probabilities
 from ..evaluation.completions import Sampling, evaluate, evaluate_sampled
 from ..evaluation.headline import DECISION_KEYS, GREEDY, LEAST_ROWS
 from ..evaluation.keys import SAMPLED, SPREAD
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, rule_losses
+from ..evaluation.table import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..stability.faults import StepAbandonedError
 from .collection import synced_sampler
 from .run import Run, progress

@@ -8,11 +8,11 @@ from typing import Any
 
 import chess
 
-from ..evaluation import Measure, to_json
 from ..evaluation.adjudication import Referee, open_referee
 from ..evaluation.match import MakePlayer, MatchConfig, match_suite
 from ..evaluation.players import ModelPlayer, Player
 from ..evaluation.suite import SuiteName, suite_table
+from ..evaluation.table import Measure, to_json
 from ..model.policy import Policy
 from ..model.sharded import unshard
 from ..rollout.generator import Generator

@@ -21,7 +21,7 @@ from ..objective import kl_k3
 from ..rollout.generator import Generator
 from ..rollout.groups import Group, make_batch, sample_groups, score_groups
 from ..rollout.sampling import derive_seed
-from ..tasks import Example, Task
+from ..tasks.types import Example, Task
 from .state import StepContext
 
 EQUAL_BOUND = 1e-6

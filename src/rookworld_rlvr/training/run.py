@@ -11,11 +11,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..evaluation import MoveEvaluator
 from ..evaluation.completions import Sampling
+from ..evaluation.scoring import MoveEvaluator
 from ..model.policy import Policy
 from ..rollout.generator import Generator
-from ..tasks import Example
+from ..tasks.types import Example
 from .config import RunConfig
 from .data import Data, evaluation_rows
 from .health import SignWatch

@@ -25,8 +25,8 @@ from ..stability.guards import Guards
 from ..stability.recovery import RecoveryState
 from ..stability.reference import References
 from ..stockfish.pool import EngineCounts
-from ..tasks import Example
 from ..tasks.prompt_stream import PromptStream
+from ..tasks.types import Example
 from .config import RunConfig
 from .loss import LossPlan, TokenTotals
 from .prefetch import Prefetch

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, first_line
-from ..evaluation import Row
 from ..evaluation.amplification import amplification
 from ..evaluation.headline import Changes, changes
-from ..evaluation.table import json_number
+from ..evaluation.table import Row, json_number
 from ..files import point, whole_lines, write_json, write_lines, write_text
 from ..model.weights import checksum
 from ..provenance import digest, software
