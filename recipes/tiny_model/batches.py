@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from .policy_examples import SQUARES, Array, BoardExample, PolicyExample
 
@@ -56,10 +57,7 @@ class PolicyBatch:
 
 def pad_tokens(rows: Sequence[list[int]], pad: int) -> Tensor:
     """Return lists of tokens as (B, T), padded on the right to the longest."""
-    tokens_BT = torch.full((len(rows), max(map(len, rows))), pad)
-    for number, row in enumerate(rows):
-        tokens_BT[number, : len(row)] = torch.tensor(row)
-    return tokens_BT
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
 
 
 def collate_boards(examples: Sequence[BoardExample]) -> BoardBatch:

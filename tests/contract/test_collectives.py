@@ -90,20 +90,12 @@ def exchanging(trees: Sequence[ast.AST]) -> list[set[str]]:
         anywhere = set().union(*known)
         visible = [own | names & anywhere for own, names in zip(known, imported, strict=True)]
         found = [
-            {
-                one.name
-                for one in functions(tree)
-                if is_of_rank_0(one) or any(exchanges(n, names) for n in ast.walk(one))
-            }
+            {one.name for one in functions(tree) if any(exchanges(n, names) for n in ast.walk(one))}
             for tree, names in zip(trees, visible, strict=True)
         ]
         if found == known:
             return visible
         known = found
-
-
-def is_of_rank_0(function: ast.FunctionDef) -> bool:
-    return any("on_rank_0" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def conditions(node: ast.AST, known: set[str], above: tuple[ast.expr, ...] = ()) -> Iterator[tuple[ast.expr, ast.Call]]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board.evals import format_pawns, win_probability
+from rookworld_rlvr.board.evals import win_probability
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.move_values import move_values
 from rookworld_rlvr.rewards.rubric import GOOD_MOVE_VALUE, MoveSource, outcome
@@ -74,7 +74,7 @@ def numbers() -> st.SearchStrategy[str]:
     pawns = st.sampled_from([0.0, 0.3, -0.3, 999.99, -999.99, 123456.5]) | st.integers(-600, 600).map(
         lambda centipawns: centipawns / 100
     )
-    return pawns.map(format_pawns)
+    return pawns.map(str)
 
 
 def labels(fen: str) -> st.SearchStrategy[str]:
@@ -214,14 +214,14 @@ def perfect(case: Case) -> str:
         return case.label
     lines = case.label.lines if case.label else [(move, 0.0) for move in legal_moves(case.fen)]
     moves, pawns = zip(*sorted(lines, key=lambda line: -line[1])[:5], strict=True)
-    return str(Completion(moves, tuple(map(format_pawns, pawns)), moves[0]))
+    return str(Completion(moves, tuple(map(str, pawns)), moves[0]))
 
 
 def best_of(label: str | Analysis | None) -> tuple[str, str]:
     """Return the move that earns most, and its eval."""
     if isinstance(label, Analysis):
         move, pawns = max(label.lines, key=lambda line: line[1])
-        return move, format_pawns(pawns)
+        return move, str(pawns)
     words = label.split() if label else []
     return (words[-1], words[words.index("E:") + words.index(words[-1])]) if words else ("", "0.0")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rookworld_rlvr.model.batch import Batch, left_padded, micro_batches, position_ids, right_padded
+from rookworld_rlvr.model.batch import Batch, micro_batches, padded, position_ids
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
@@ -88,11 +88,11 @@ def test_micro_batches_partition_the_rows_and_cut_only_pads(batch: Batch, size: 
 
 
 def test_position_ids_skip_padding_on_either_side() -> None:
-    tokens_BT, attention_BT = left_padded([(7,), (7, 8, 9)], PAD, CPU)
+    tokens_BT, attention_BT = padded([(7,), (7, 8, 9)], PAD, CPU, "left")
     assert tokens_BT.tolist() == [[99, 99, 7], [7, 8, 9]]
     assert attention_BT.tolist() == [[0, 0, 1], [1, 1, 1]]
     assert position_ids(attention_BT).tolist() == [[0, 0, 0], [0, 1, 2]]
-    tokens_BT, attention_BT = right_padded([(7,), (7, 8, 9)], PAD, CPU)
+    tokens_BT, attention_BT = padded([(7,), (7, 8, 9)], PAD, CPU, "right")
     assert tokens_BT.tolist() == [[7, 99, 99], [7, 8, 9]]
     assert attention_BT.tolist() == [[1, 0, 0], [1, 1, 1]]
     assert position_ids(torch.tensor([[0, 0, 1, 1, 1]])).tolist() == [[0, 0, 0, 1, 2]]

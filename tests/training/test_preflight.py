@@ -92,13 +92,13 @@ def test_positions_counted_from_the_pads_are_refused_by_name(
 
 
 def test_attention_to_pads_is_refused(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = preflight.left_padded
+    real = preflight.padded
 
     def all_ones(*arguments: object) -> tuple[Tensor, Tensor]:
         tokens_BT, attention_BT = real(*arguments)  # type: ignore[arg-type]
         return tokens_BT, torch.ones_like(attention_BT)
 
-    monkeypatch.setattr(preflight, "left_padded", all_ones)
+    monkeypatch.setattr(preflight, "padded", all_ones)
     assert refused(make_run()) == ["padding_neutral"]
 
 

@@ -45,15 +45,6 @@ def from_pawns(pawns: float) -> Score:
     return Mate(moves if pawns > 0 else -moves)
 
 
-def format_pawns(pawns: float) -> str:
-    """Format an eval as the published data does: by Python's `str(float)`.
-
-    >>> format_pawns(-2.0)
-    '-2.0'
-    """
-    return str(float(pawns))
-
-
 def win_probability(pawns: float) -> float:
     """Return the expected game result in [0, 1] for an eval, from the same view, by lichess's logistic of centipawns.
 

@@ -154,8 +154,3 @@ def gain_over_seeds(key: str, gains: Sequence[Mapping[str, Any]]) -> tuple[float
     mean, low, high = seeds_interval(values)
     half = Z_95 * pooled / sqrt(len(errors))
     return (mean, min(low, mean - half), max(high, mean + half)) if isfinite(half) else (mean, low, high)
-
-
-def shown_first(gains: Mapping[str, object], worse_keys: Sequence[str]) -> list[str]:
-    """Return the headline keys that are in `gains` or in `worse_keys`, in the order of HEADLINE."""
-    return [key for key in HEADLINE if key in gains or key in worse_keys]

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 # Default maximum number of pads in the shortest of the rows that are computed together.
 MOST_PADDING = 12
@@ -66,7 +68,7 @@ def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int,
     Every token of a completion is trained. Each row has a prompt index of its own. Advantages and sampler log-probs
     are 0.
     """
-    tokens_BT, attention_BT = right_padded([(*prompt, *done) for prompt, done in rows], pad_id, device)
+    tokens_BT, attention_BT = padded([(*prompt, *done) for prompt, done in rows], pad_id, device, "right")
     loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
     for i, (prompt, done) in enumerate(rows):
         loss_mask_BT[i, len(prompt) - 1 : len(prompt) + len(done) - 1] = True
@@ -120,20 +122,14 @@ def similar_lengths(lengths: Sequence[int], size: int, most_padding: int = MOST_
     return batches
 
 
-def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return tokens and attention mask, (B, T), int64, padded on the left, as generation needs them."""
-    longest = max(map(len, rows))
-    tokens = [[pad_id] * (longest - len(row)) + list(row) for row in rows]
-    attention = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
-    return torch.tensor(tokens, device=device), torch.tensor(attention, device=device)
-
-
-def right_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return tokens and attention mask, (B, T), int64, padded on the right, as training uses them."""
-    longest = max(map(len, rows))
-    tokens = [list(row) + [pad_id] * (longest - len(row)) for row in rows]
-    attention = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
-    return torch.tensor(tokens, device=device), torch.tensor(attention, device=device)
+def padded(
+    rows: Sequence[Sequence[int]], pad_id: int, device: torch.device, side: Literal["left", "right"]
+) -> tuple[Tensor, Tensor]:
+    """Return tokens and attention mask, (B, T), int64, padded on one side: generation needs left, training right."""
+    tokens = [torch.tensor(row, device=device) for row in rows]
+    tokens_BT = pad_sequence(tokens, batch_first=True, padding_value=pad_id, padding_side=side)
+    attention_BT = pad_sequence([torch.ones_like(row) for row in tokens], batch_first=True, padding_side=side)
+    return tokens_BT, attention_BT
 
 
 def position_ids(attention_BT: Tensor) -> Tensor:

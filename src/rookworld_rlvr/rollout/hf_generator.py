@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from ..model.batch import MOST_PADDING, left_padded
+from ..model.batch import MOST_PADDING, padded
 from .generator import PromptLengthError, Prompts, SampledCompletion, TrainerModelGenerator, until_end
 from .sampling import inverse_cdf, top_k_logprobs
 
@@ -68,7 +68,7 @@ class HFGenerator(TrainerModelGenerator):
     @torch.no_grad()
     def _sample(self, prompts: Prompts, uniform_PGT: Tensor, temperature: float, top_k: int) -> list[SampledCompletion]:
         device, group_size = uniform_PGT.device, uniform_PGT.shape[1]
-        tokens_BT, attention_BT = left_padded(prompts, self._pad_id, device)
+        tokens_BT, attention_BT = padded(prompts, self._pad_id, device, "left")
         sampler = _Sampler(uniform_PGT.flatten(0, 1), temperature, top_k)
         # Only some model classes have `generate`, and its declared type depends on options that are not used here.
         generate: Any = self._model.generate

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..model.batch import position_ids, right_padded
+from ..model.batch import padded, position_ids
 from ..model.device import cores, is_accelerator, map_on_cores
 from ..model.sharded import is_sharded
 from ..model.shared_prefix import sharing, states
@@ -151,7 +151,7 @@ class _Batch:
     def _begin(self, prompts: Prompts, uniform_PGT: Tensor) -> None:
         """Compute the prompts and draw every completion's first token."""
         group_size = uniform_PGT.shape[1]
-        tokens_PL, attention_PL = right_padded(prompts, self._pad_id, self._device)
+        tokens_PL, attention_PL = padded(prompts, self._pad_id, self._device, "right")
         lengths_P = attention_PL.sum(1)
         if int(lengths_P.max()) >= self._positions:
             raise PromptLengthError(self._positions, int(lengths_P.max()))

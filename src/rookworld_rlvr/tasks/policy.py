@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import chess
 
-from ..board.evals import format_pawns
 from ..board.fen import parse_fen, require_valid_fen
 from ..board.moves import is_legal_uci, is_uci
 from .types import FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, PromptError
@@ -69,7 +68,7 @@ def render_policy(completion: PolicyCompletion, fen: str) -> str:
     """
     padding = " " * max(1, FEN_WIDTH - len(fen))
     moves = " ".join(completion.moves).ljust(MOVES_WIDTH)
-    evals = " ".join(map(format_pawns, completion.evals_pawns)).ljust(EVALS_WIDTH)
+    evals = " ".join(map(str, completion.evals_pawns)).ljust(EVALS_WIDTH)
     return f"{padding}M: {moves}E: {evals}B: {completion.best}"
 
 

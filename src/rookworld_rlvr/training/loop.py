@@ -27,7 +27,7 @@ from .diagnosis import save_fault, write_diagnosis
 from .evaluations import validate
 from .health import watch
 from .metrics import step_metrics
-from .run import Run, on_rank_0, progress
+from .run import Run, progress
 from .run_files import INTERRUPTED, ROLLOUTS_FILE, kept_transcripts
 from .state import StepContext, StepReport
 from .step import grpo_step
@@ -172,9 +172,9 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
         _restore(run, fault)
 
 
-@on_rank_0("the diagnosis")
 def _write_end(run: Run, report: StepReport, reason: str, batch: Path | None) -> None:
-    write_diagnosis(run.folder, run.context, report, reason=reason, batch=batch)
+    write = partial(write_diagnosis, run.folder, run.context, report, reason=reason, batch=batch)
+    run.context.world.rank_0_only(write, "the diagnosis")
 
 
 def _restore(run: Run, fault: Fault) -> None:

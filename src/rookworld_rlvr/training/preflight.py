@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import PreflightError
-from ..model.batch import Batch, left_padded, position_ids
+from ..model.batch import Batch, padded, position_ids
 from ..model.device import Precision
 from ..model.policy import Policy
 from ..model.sharded import unshard
@@ -144,7 +144,7 @@ def _left_padded(inputs: PreflightInput, batch: Batch) -> Batch:
     lengths = batch.attention_BT.sum(1).tolist()
     rows = [batch.tokens_BT[i, :length].tolist() for i, length in enumerate(lengths)]
     longest = [inputs.policy.pad_id] * (max(lengths) + LEFT_PADS)
-    tokens_BT, attention_BT = left_padded([*rows, longest], inputs.policy.pad_id, inputs.policy.device)
+    tokens_BT, attention_BT = padded([*rows, longest], inputs.policy.pad_id, inputs.policy.device, "left")
     tokens_BT, attention_BT = tokens_BT[:-1], attention_BT[:-1]
     return Batch(
         tokens_BT,

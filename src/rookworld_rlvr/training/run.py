@@ -4,9 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -68,24 +67,6 @@ class Run:
             self.context.scorer.close()
         finally:
             self.evaluator.close()
-
-
-OfRun = Callable[Concatenate[Run, P], Result]
-
-
-def on_rank_0(what: str) -> Callable[[OfRun[P, Result]], OfRun[P, Result]]:
-    """Decorate a function so that only rank 0 of the run's processes calls it and every rank gets its result.
-
-    `what` names the work to the ranks that wait for it.
-    """
-
-    def decorate(function: OfRun[P, Result]) -> OfRun[P, Result]:
-        def call(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-            return run.context.world.rank_0_only(partial(function, run, *args, **kwargs), what)
-
-        return call
-
-    return decorate
 
 
 @contextmanager

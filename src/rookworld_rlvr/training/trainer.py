@@ -25,7 +25,7 @@ from .loop import run_steps, save
 from .match_against_start import MatchResult, play_against_start
 from .memory import peak_memory_gib
 from .preflight import PreflightCheck, preflight_checks, preflight_examples, require_passed
-from .run import Run, on_rank_0
+from .run import Run
 from .run_files import (
     CONFIG_FILE,
     INTERRUPTED,
@@ -148,7 +148,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     if checkpoint is not None:
         return _resume(run, checkpoint)
     rows = evaluated(run, "before")
-    _begin_files(run, rows)
+    run.context.world.rank_0_only(lambda: _begin_files(run, rows), "the run's files")
     score = None
     if run.config.validation.every:
         curve = start_of_curve(run)
@@ -161,7 +161,6 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     return 0, rows
 
 
-@on_rank_0("the run's files")
 def _begin_files(run: Run, rows: Sequence[Row]) -> None:
     """Write the files of a run that has no steps yet."""
     write_text(run.folder / CONFIG_FILE, run.config_text)
@@ -200,11 +199,10 @@ def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
             "stay as they were"
         )
     world.barrier(lambda: None, "the rows before")
-    _truncate_files(run, steps_done)
+    run.context.world.rank_0_only(lambda: _truncate_files(run, steps_done), "the run's files")
     return steps_done, [Row(i, evaluated_items[i], value) for i, value in enumerate(values)]
 
 
-@on_rank_0("the run's files")
 def _truncate_files(run: Run, steps_done: int) -> None:
     """Remove everything later than the checkpoint from the run's files, and replay the metrics to the warning signs.
 
