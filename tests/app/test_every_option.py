@@ -108,9 +108,6 @@ OPTIONS: dict[str, Option] = {
     "generator.temperature": Option(0.8),
     "generator.max_new_tokens": Option(20),
     "generator.batch_size": Option(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
-    "generator.draft_tokens": Option(
-        0, "forward_passes", ("model.path=tiny", "data.train=default", "data.held_out=default", "data.mixture.policy=0")
-    ),
     "model.packing": Option(False),
     "kl.measured": Option(False, beside=("kl.coef=0",)),
     "generator.vllm.kv_cache_gib": Option(2.0, "engines"),

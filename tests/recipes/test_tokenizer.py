@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from rookworld_rlvr.model.loading import tiny_model_folder
-from rookworld_rlvr.rollout.sampling import echo_ids
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
@@ -97,14 +96,6 @@ def test_prompt_board_tokens_encode_the_side_to_move() -> None:
     assert not white & black
     assert set(ids(f"A: {START} w - - 0 1")[1:33]) == white
     assert not set(ids(f"{START} w - - 0 1")[:32]) & (white | black)
-
-
-def test_echo_ids_map_prompt_pieces_to_completion_pieces() -> None:
-    echoes = echo_ids(TOKENIZER)
-    prompt = ids(f"A: {START} b KQkq - 0 1+e7e5+e7e5+")
-    board = ids(f"{START} b - - 0 1")[:32]
-    assert [echoes[token] for token in prompt[1:33]] == board
-    assert [echoes[token] for token in prompt[33:]] == prompt[33:]
 
 
 def test_repeated_or_misordered_squares_do_not_decode_to_the_board() -> None:

@@ -12,7 +12,6 @@ from ..model.policy import Policy
 from ..model.world import World
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
-from ..rollout.sampling import echo_ids
 from ..rollout.static_generator import StaticGenerator
 
 VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
@@ -36,7 +35,7 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
         )
     # On a CPU a pass has few tokens, so bf16's casts cost more time than its products save (dev/log.md, entry 7).
     autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
-    return StaticGenerator(policy.model, config, **ids, autocast=autocast, echo_ids=echo_ids(policy.tokenizer))
+    return StaticGenerator(policy.model, config, **ids, autocast=autocast)
 
 
 def config_for_second_model(config: GeneratorBaseConfig) -> GeneratorBaseConfig:

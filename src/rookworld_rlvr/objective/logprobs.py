@@ -224,6 +224,6 @@ def _expected(values_NV: Tensor, probabilities_NV: Tensor) -> Tensor:
 
 
 def _finite(logprobs_NV: Tensor) -> Tensor:
-    # An excluded token has probability 0 and log-prob -inf, whose product would be NaN. The square root leaves room for a
-    # factor, the weight of a row.
+    # An excluded token has probability 0 and log-prob -inf, whose product would be NaN. The square root leaves room for
+    # a factor, the weight of a row.
     return logprobs_NV.clamp(min=-(torch.finfo(logprobs_NV.dtype).max ** 0.5))

@@ -21,7 +21,7 @@ class GeneratorKind(StrEnum):
     """Engine that samples completions."""
 
     static = "static"
-    """Our own loop with the trainer's model: computes prompts once per group and drafts tokens from the prompt."""
+    """Our own loop with the trainer's model: which computes prompts once per group."""
     hf = "hf"
     """transformers' `generate`: the reference that the others are checked against."""
     vllm = "vllm"
@@ -39,16 +39,11 @@ class GeneratorBaseConfig:
     """Maximum number of tokens of a completion. A longer one is truncated, counted as such and scored as it is."""
     batch_size: int = 128
     """Number of completions generated at a time; memory grows with it."""
-    draft_tokens: int = 8
-    """static: maximum number of the prompt's tokens that a pass tries as a completion's next ones; 0 turns drafts off.
-    Changes only the speed."""
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.batch_size < 1:
             raise ValueError("generator: expected max_new_tokens and batch_size of at least 1")
-        if self.draft_tokens < 0:
-            raise ValueError(f"generator.draft_tokens: expected 0 or more, got {self.draft_tokens}")
 
 
 @dataclass(slots=True)

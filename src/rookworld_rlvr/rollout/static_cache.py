@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -27,10 +26,9 @@ class PromptLayout:
 
 
 class GroupLayout:
-    """Layout of a pass over the newest tokens (P·G, T) of G completions of each of P prompts.
+    """Layout of a pass over the newest tokens (P·G, 1) of G completions of each of P prompts.
 
-    Slots are numbered from a completion's first token, and each row uses its own number of slots. The slots after a
-    row's newest token are not seen, and are overwritten when the row reaches them.
+    Slots are numbered from a completion's first token. A token sees its prompt and the slots up to its own.
     """
 
     def __init__(self, prompts: PromptLayout, real_PL: Tensor, *, group_size: int, slots: int) -> None:
@@ -41,39 +39,29 @@ class GroupLayout:
         self._keys, self._values = self._empty_buffers(prompts)
 
     def _empty_buffers(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
-        """Return a buffer of zeros per call of attention, for keys and for values: unseen slots count too, times 0."""
+        """Return a buffer per call of attention, for keys and for values."""
         groups, key_heads, _, width = prompts.keys_PKLD[0].shape
         shape = (groups, key_heads, self.group_size, self._slots, width)
-        keys, values = ([states.new_zeros(shape) for states in prompts.keys_PKLD] for _ in range(2))
+        keys, values = ([states.new_empty(shape) for states in prompts.keys_PKLD] for _ in range(2))
         return keys, values
 
-    def write_to(self, slots_BT: Tensor, *, used: int, alike: bool) -> None:
-        """Set the slots of the next pass's tokens, consecutive in each row. A token sees all slots up to its own.
-
-        `used` is the highest slot plus one; `alike` says whether all rows have the same slots.
-        """
-        self._at = slots_BT.view(self.groups, 1, self.group_size, -1, 1)
-        if used > self._slots:
-            self._slots = min(-(-used // PAGE) * PAGE, self._most_slots)
+    def write_to(self, slot: int) -> None:
+        """Set the slot of the next pass's tokens."""
+        if slot >= self._slots:
+            self._slots = min(self._slots + PAGE, self._most_slots)
             self._resize_buffers(lambda filled: filled)
-        self._used, self._call = used, 0
-        # Rows with the same slots are written in one assignment, which is faster.
-        self._alike = alike
-        self._bias = attention_bias(torch.arange(self._used, device=slots_BT.device) <= self._at)[:, :, :, None]
+        self._used, self._call = slot + 1, 0
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         call, self._call = self._call, self._call + 1
         keys, values = self._write(self._keys[call], key), self._write(self._values[call], value)
         prompt = (self._prompt_keys[call], self._prompt_values[call], self._prompt_bias)
         grouped = query.view(self.groups, self.group_size, *query.shape[1:])
-        return attend_shared(grouped, prompt, (keys, values, self._bias), scaling).flatten(0, 1)
+        return attend_shared(grouped, prompt, (keys, values), scaling).flatten(0, 1)
 
     def _write(self, buffer: Tensor, new_BKTD: Tensor) -> Tensor:
         new = new_BKTD.unflatten(0, (self.groups, self.group_size)).transpose(1, 2)
-        if self._alike:
-            buffer[..., self._used - new.shape[3] : self._used, :] = new
-        else:
-            buffer.scatter_(3, self._at.expand(-1, new.shape[1], -1, -1, new.shape[4]), new)
+        buffer[..., self._used - 1 : self._used, :] = new
         return buffer[..., : self._used, :]
 
     def keep(self, groups_P: Tensor, rows_PG: Tensor) -> None:
