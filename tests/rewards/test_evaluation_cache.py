@@ -9,7 +9,7 @@ import pytest
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, load_cache
 from rookworld_rlvr.rewards.rubric import MoveSource
-from rookworld_rlvr.rewards.scorer import RubricScorer, ScoreRequest
+from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
 from rookworld_rlvr.stockfish.engine import Analysis, EngineNotFoundError
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.corpus import read_corpus
@@ -42,8 +42,8 @@ def no_engine() -> EnginePool:
     raise EngineNotFoundError("none here")
 
 
-def scorer_with(book: EvaluationCache) -> RubricScorer:
-    return RubricScorer(Rubric(RubricConfig()), book, open_pool=no_engine)
+def scorer_with(book: EvaluationCache) -> Scorer:
+    return Scorer(Rubric(RubricConfig()), book, open_pool=no_engine)
 
 
 def ask(fen: str, completion: str, label: str | None = None) -> ScoreRequest:
@@ -95,7 +95,7 @@ def test_engine_is_opened_once_and_only_for_uncached_positions(tmp_path: Path) -
         return Pool()  # type: ignore[return-value]
 
     book = load_cache(str(write(tmp_path / "book.tsv", FEN)))
-    scorer = RubricScorer(Rubric(RubricConfig()), book, open_pool=open_pool)
+    scorer = Scorer(Rubric(RubricConfig()), book, open_pool=open_pool)
     scorer.prepare([f"P: {FEN}"])
     assert scorer.score_all([ask(FEN, GOOD)])[0].source == "file" and not opens
     scores = scorer.score_all([ask(OTHER, "M: g1g8 E: 1.0 B: g1g8"), ask(FEN, GOOD)])

@@ -12,7 +12,7 @@ import pytest
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.rewards.scorer import RubricScorer
+from rookworld_rlvr.rewards.scorer import Scorer
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
@@ -41,7 +41,7 @@ def pids(engine_pids: Callable[[EnginePool], list[int]]) -> Pids:
     """Return a function that returns the process ids of the engines that score a run."""
 
     def of_run(context: StepContext) -> list[int]:
-        assert isinstance(context.scorer, RubricScorer) and context.scorer._pool
+        assert isinstance(context.scorer, Scorer) and context.scorer._pool
         return engine_pids(context.scorer._pool)
 
     return of_run

@@ -1,24 +1,13 @@
 """FEN strings: parsing, normalisation, and the identity of a position."""
 
 import re
-from enum import StrEnum
 from functools import lru_cache
 
 import chess
 
+FEN_FIELDS = ("placement", "turn", "castling", "en_passant", "halfmove_clock", "fullmove_number")
 # At most six digits: Python parses some integers that are so long that it refuses to print the next larger one.
 COUNTER = re.compile(r"[0-9]{1,6}")
-
-
-class FenField(StrEnum):
-    """Field of a FEN. The members are in the order of the fields."""
-
-    placement = "placement"
-    turn = "turn"
-    castling = "castling"
-    en_passant = "en_passant"
-    halfmove_clock = "halfmove_clock"
-    fullmove_number = "fullmove_number"
 
 
 def parse_fen(fen: str) -> chess.Board:
@@ -38,7 +27,7 @@ def parse_fen(fen: str) -> chess.Board:
 def _parsed(fen: str) -> chess.Board:
     fields = fen.split(" ")
     # python-chess would also split at other white space, and read another placement.
-    if len(fields) != len(FenField) or fields != fen.split():
+    if len(fields) != len(FEN_FIELDS) or fields != fen.split():
         raise ValueError(f"expected a FEN of six fields with one blank between, got {fen!r}")
     if not all(COUNTER.fullmatch(field) for field in fields[4:]):
         raise ValueError(f"expected two counters of one to six digits at the end of the FEN, got {fen!r}")

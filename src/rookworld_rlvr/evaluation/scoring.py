@@ -14,7 +14,7 @@ from chess.engine import Mate
 from rapidfuzz.distance import Levenshtein
 
 from ..board.evals import to_pawns, win_probability
-from ..board.fen import FenField, parse_fen, position_key
+from ..board.fen import FEN_FIELDS, parse_fen, position_key
 from ..board.moves import is_mate
 from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN, Transition
 from ..rewards.evaluation_cache import EvaluationCache
@@ -265,7 +265,7 @@ def score_next_fen(example: Example, completion: str) -> dict[str, float]:
     truth = environment_truth(parse_environment_prompt(example.prompt)).next_fen
     written = environment_fields(completion)[0]
     words, true_words = written.split(" "), truth.split(" ")
-    errors = {name: place >= len(words) or words[place] != true_words[place] for place, name in enumerate(FenField)}
+    errors = {name: place >= len(words) or words[place] != true_words[place] for place, name in enumerate(FEN_FIELDS)}
     return {
         "fen_strict": float(written == truth),
         "fen_lenient": float(_same_position(written, truth)),

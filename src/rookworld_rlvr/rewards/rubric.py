@@ -150,7 +150,7 @@ class Rubric:
         an `A:` prompt it is only checked to parse, since python-chess decides if they differ. It is ignored with
         source=rules and source=engine.
         `analysis` holds an engine's evaluations of the position of a `P:` prompt. It is required with source=engine,
-        preferred to the label with source=cached, and ignored otherwise; see `scorer.RubricScorer`.
+        preferred to the label with source=cached, and ignored otherwise; see `scorer.Scorer`.
         In mate and stalemate no correctness component of a `P:` prompt applies, and only the format is scored.
         Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
         and ValueError for an analysis that is missing or of another position.

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from ..stockfish.engine import Analysis, EngineUnusableError
 from ..stockfish.pool import EngineCounts, EnginePool
@@ -21,27 +20,8 @@ class ScoreRequest:
     label: str | None
 
 
-class Scorer(Protocol):
-    """Interface of an object that scores many completions at once."""
-
-    def prepare(self, prompts: Iterable[str]) -> None:
-        """Announce prompts whose completions will be scored soon. Returns at once; score_all raises any errors."""
-
-    def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
-        """Return a score for each request, in order. Raises ScorerError if the scorer itself fails."""
-
-    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
-        """Return `Rubric.best_move_values` of those prompts that are in the last scored batch and have evaluations."""
-
-    def engine_counts(self) -> EngineCounts | None:
-        """Return counts of the engines' work so far; None without engines."""
-
-    def close(self) -> None:
-        """Release the resources that the scorer owns."""
-
-
-class RubricScorer:
-    """Rubric with move evaluations, from the cache or, for positions that it lacks, from an engine. See `Scorer`.
+class Scorer:
+    """Rubric with move evaluations, from the cache or, for positions that it lacks, from an engine.
 
     Each position is searched once, however many completions it has. Closing the scorer closes the engines.
     """
@@ -60,6 +40,7 @@ class RubricScorer:
         self._scored_last: Mapping[str, Analysis] = {}
 
     def prepare(self, prompts: Iterable[str]) -> None:
+        """Announce prompts whose completions will be scored soon. Returns at once; score_all raises any errors."""
         if self._pool is None and self._open_pool is None:
             return
         missing = self._missing(policy_fens(prompts).values())
@@ -67,6 +48,7 @@ class RubricScorer:
             pool.prepare(missing)
 
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+        """Return a score for each request, in order. Raises ScorerError if the scorer itself fails."""
         fens = policy_fens(request.prompt for request in requests)
         by_fen = self._analyses(list(fens.values()))
         self._scored_last = {prompt: by_fen[fen] for prompt, fen in fens.items() if fen in by_fen}
@@ -78,13 +60,16 @@ class RubricScorer:
         ]
 
     def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
+        """Return `Rubric.best_move_values` of those prompts that are in the last scored batch and have evaluations."""
         analyses = {prompt: self._scored_last[prompt] for prompt in prompts if prompt in self._scored_last}
         return {prompt: self._rubric.best_move_values(each) for prompt, each in analyses.items() if each.lines}
 
     def engine_counts(self) -> EngineCounts | None:
+        """Return counts of the engines' work so far; None without engines."""
         return self._pool.counts() if self._pool else None
 
     def close(self) -> None:
+        """Close the engines."""
         if self._pool is not None:
             self._pool.close()
 
@@ -120,7 +105,7 @@ def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = No
     config = config or RubricConfig()
     rubric = Rubric(config)
     if config.source is MoveSource.engine:
-        return RubricScorer(rubric, load_cache(""), pool=pool or EnginePool(config.stockfish))
+        return Scorer(rubric, load_cache(""), pool=pool or EnginePool(config.stockfish))
     if config.source is MoveSource.cached:
-        return RubricScorer(rubric, load_cache(config.move_evals), open_pool=partial(EnginePool, config.stockfish))
-    return RubricScorer(rubric, load_cache(""))
+        return Scorer(rubric, load_cache(config.move_evals), open_pool=partial(EnginePool, config.stockfish))
+    return Scorer(rubric, load_cache(""))
