@@ -36,7 +36,7 @@ def collect(context: StepContext, *, temperature: float = 1.0, group_size: int =
         temperature=temperature,
         seeds=range(2),
     )
-    return score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer, step=0)
+    return score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer)
 
 
 def collate(groups: list[Group], policy: Policy) -> Batch:
