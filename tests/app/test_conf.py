@@ -106,7 +106,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "objective.group_size": 16,
         "kl.coef": 0.0,
         "kl.measured": False,
-        "optim.lr": 1e-3,
+        "optim.lr": 5e-4,
         "optim.warmup_steps": 0,
     },
     "debug=short": {

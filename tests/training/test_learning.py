@@ -12,13 +12,13 @@ from rookworld_rlvr.app.cli import main
 
 def train(root: Path, *overrides: str) -> list[dict[str, Any]]:
     """Train the shipped model; return the metrics, one object per step."""
-    assert main(["train", *overrides, f"output_root={root}", "threads=1", "device=cpu"]) == 0
+    assert main(["train", *overrides, f"output_root={root}", "threads=1", "device=cpu", "precision=fp32"]) == 0
     return [json.loads(line) for line in (root / "latest" / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_overfitting_one_batch_of_both_tasks_raises_its_reward(tmp_path: Path) -> None:
-    # Measured: the reward rises from 0.73 to 0.92. With the advantages' sign flipped it falls to 0.16 in 32 steps.
-    rewards = [row["reward/mean"] for row in train(tmp_path, "debug=overfit", "steps=24")]
+    # Measured: the reward rises from 0.76 to 0.95. With the advantages' sign flipped it falls to 0.16.
+    rewards = [row["reward/mean"] for row in train(tmp_path, "debug=overfit")]
     assert fmean(rewards[:3]) < 0.8 and fmean(rewards[-5:]) > 0.85
 
 
