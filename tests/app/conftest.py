@@ -355,7 +355,7 @@ def alarms(config: RunConfig) -> list[str]:
     context, faults = build_unsaved_run(config).context, []
     guards = context.guards
     for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0] * 4):
-        report = StepReport(kl_coef=0.0, tokens=TokenTotals(count=1, kl_count=1, kl_exact_sum=0.06 * scale))
+        report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_count=1, kl_exact_sum=0.06 * scale))
         for check, arguments in ((check_kl, (None, report.tokens)), (check_gradient, (2 * scale, None))):
             try:
                 check(context, *arguments)  # type: ignore[operator]
@@ -375,7 +375,7 @@ def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
     actions: list[tuple[Action, float, int]] = []
     for step, kind in enumerate(outcomes, 1):
         fault = None if kind is None else Fault(kind, "loss", "as scripted")
-        action = escalate(state, config.recovery, fault=fault)
+        action = escalate(state, config.recovery, step=step, fault=fault)
         actions.append((action, state.lr_scale, state.last_good_step))
         if action is Action.stop:
             break

@@ -148,7 +148,7 @@ KEYS: Mapping[str, Key] = {
     "environment/fen_error_turn": _lower("the side to move differs or is missing", "near 0"),
     "environment/fen_error_castling": _lower("the castling rights differ or are missing", "near 0"),
     "environment/fen_error_en_passant": _lower("the en-passant square differs or is missing", "near 0"),
-    "environment/fen_error_halfmove_clock": _lower("the half-move clock differs or is missing", "near 0"),
+    "environment/fen_error_halfmove_clock": _lower("the halfmove clock differs or is missing", "near 0"),
     "environment/fen_error_fullmove_number": _lower("the full-move number differs or is missing", "near 0"),
     "environment/reward_mae": _lower(
         "absolute error of the reward, at most 2", "near 0", Scale(0.0, REWARD_WIDTH), unit="reward"),

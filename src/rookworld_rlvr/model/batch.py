@@ -126,10 +126,10 @@ def padded(
     rows: Sequence[Sequence[int]], pad_id: int, device: torch.device, side: Literal["left", "right"]
 ) -> tuple[Tensor, Tensor]:
     """Return tokens and attention mask, (B, T), int64, padded on one side: generation needs left, training right."""
-    tokens = [torch.tensor(row, device=device) for row in rows]
+    tokens = [torch.tensor(row, dtype=torch.long) for row in rows]
     tokens_BT = pad_sequence(tokens, batch_first=True, padding_value=pad_id, padding_side=side)
     attention_BT = pad_sequence([torch.ones_like(row) for row in tokens], batch_first=True, padding_side=side)
-    return tokens_BT, attention_BT
+    return tokens_BT.to(device), attention_BT.to(device)
 
 
 def position_ids(attention_BT: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class GeneratorKind(StrEnum):
     """Engine that samples completions."""
 
     static = "static"
-    """Our own loop with the trainer's model: which computes prompts once per group."""
+    """Our own loop with the trainer's model. It computes a prompt once per group."""
     hf = "hf"
     """transformers' `generate`: the reference that the others are checked against."""
     vllm = "vllm"

@@ -1,7 +1,7 @@
 """Cache of an engine's analyses on disk, shared by processes and runs.
 
 The key of an analysis has everything that the analysis depends on: the engine's name, version and network, its hash
-size, the limit of the search, and the position with its half-move clock. So a cached analysis is the one that a search
+size, the limit of the search, and the position with its halfmove clock. So a cached analysis is the one that a search
 would give. The file is an SQLite database with a write-ahead log: a killed process loses at most the analysis that it
 was writing, and several processes may read and write at the same time.
 """

@@ -101,7 +101,7 @@ def find_engine(path: str = "") -> str:
 def engine_position(fen: str) -> str:
     """Return a position as an engine gets it: the FEN as python-chess prints it, with move number 1.
 
-    The half-move clock is kept, because evals approach a draw as it rises. The move number has no effect on evals, so
+    The halfmove clock is kept, because evals approach a draw as it rises. The move number has no effect on evals, so
     it is the same for all positions. Raises ValueError for a FEN that does not parse.
 
     >>> engine_position("8/8/8/4k3/8/4P3/8/4K3 b - - 7 60")

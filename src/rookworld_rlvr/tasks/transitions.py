@@ -29,7 +29,7 @@ class TransitionClass(StrEnum):
     quiet = "quiet"
 
 
-# Half-move clock at which the 75-move rule ends a game.
+# Halfmove clock at which the 75-move rule ends a game.
 SEVENTY_FIVE_PLIES = 150
 MAX_PLIES = 400
 # Share of a game's moves that become rows, by class. Moves of the other classes, which are rare, always do.
