@@ -32,7 +32,7 @@ def test_dry_visit_succeeds_and_reports_every_part(gpu_visit: ModuleType, tmp_pa
     parts = results(tmp_path)
     assert list(parts) == [part.name for part in gpu_visit.Table(tmp_path, dry=True).parts()]
     assert all(part["reason"] for part in parts.values() if part["outcome"] != "passed")
-    assert parts["bench 124M 8×8 static,hf"]["figures"]["static"]["completions_per_s"] > 0
+    assert parts["bench 124M 8×8 static"]["figures"]["static"]["completions_per_s"] > 0
     assert 0 < parts["roofline 3.5M 8×8"]["figures"]["static"]["bandwidth/generate"] <= 1
     assert parts["max_staleness=1, in turns"]["figures"]["max_staleness=1"]["ratio"] > 0
     assert parts["fsdp2, 1 card"]["outcome"] == parts["default run"]["outcome"] == "passed"

@@ -4,6 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.model.device import Precision
+from rookworld_rlvr.model.loading import ModelConfig, load_policy
+from rookworld_rlvr.model.sharded import shard
 
 Ranks = Callable[..., list[Any]]
 KL = ["kl.coef=0.05", "objective.prompts_per_step=3", "optim.micro_batch_size=4"]
@@ -70,3 +76,10 @@ def test_compiled_sharded_blocks_match_ddp(ranks: Ranks) -> None:
     whole, sharded = (steps_of(ranks(2, compiled, kind=kind, steps=2, replayed=False)) for kind in ("ddp", "fsdp2"))
     assert_alike(sharded, whole)
     assert all(step["compiled_graphs"] for step in (*sharded, *whole))
+
+
+def test_a_torch_without_the_needed_method_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch.distributed.fsdp.FSDPModule.reset_iter_state")
+    policy = load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
+    with pytest.raises(UserError, match=r"distributed=fsdp2: expected torch 2\.13"):
+        shard(policy.model, policy.device, trained=True)

@@ -17,6 +17,7 @@ import chess
 import numpy as np
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -186,6 +187,23 @@ def test_a_step_does_not_depend_on_its_threads_and_parts(
     monkeypatch.setattr(training_module, "PARTS", 1)
     in_one_part, _ = step(1)
     assert in_one_part == pytest.approx(one, rel=1e-4)
+
+
+def test_gradients_have_the_strides_of_their_parameters(transitions: list[Example]) -> None:
+    """Fused AdamW refuses other strides on CUDA."""
+    other_strides = []
+
+    def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            if parameter.grad is not None and parameter.grad.stride() != parameter.stride():
+                other_strides.append(parameter.shape)
+
+    hook = register_optimizer_step_pre_hook(check)
+    try:
+        one_step(SMALL, transitions)
+    finally:
+        hook.remove()
+    assert other_strides == []
 
 
 def test_check_and_mate_positions_are_sampled_by_their_shares() -> None:

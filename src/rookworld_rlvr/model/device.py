@@ -141,10 +141,18 @@ def map_on_cores(function: Callable[[Item], Result], items: Sequence[Item], devi
 
 
 def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add a gradient to each parameter's `grad`; None for a parameter that has no part in the loss."""
+    """Add a gradient to each parameter's `grad`; None for a parameter that has no part in the loss.
+
+    `grad` gets the parameter's strides, as `backward` gives it: fused AdamW refuses others on CUDA.
+    """
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        if gradient is None:
+            continue
+        if parameter.grad is not None:
+            parameter.grad.add_(gradient)
+        else:
+            same = gradient.stride() == parameter.stride()
+            parameter.grad = gradient if same else torch.empty_like(parameter, requires_grad=False).copy_(gradient)
 
 
 @lru_cache(maxsize=1)
