@@ -31,6 +31,7 @@ from rookworld_rlvr.model import batch
 from rookworld_rlvr.model.loading import tiny_model_folder
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import kl_k3
+from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.groups import Collected
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.data import default_file
@@ -48,6 +49,13 @@ RUN = [
     *(f"steps={STEPS}", "threads=1", "device=cpu", "evaluation_rows=0", "validation.every=0", "rollouts_every=0"),
     *("objective.prompts_per_step=4", "optim.warmup_steps=0", "optim.min_lr_fraction=1"),
 ]
+# Components that are right or wrong by the rules alone: the best move's legality, and the whole transition.
+RIGHT_COMPONENTS = (
+    "correctness/best_legal",
+    *(f"correctness/{name}" for name in ("next_state_exact", "reward", "terminated", "truncated")),
+)
+# A legal best move is good from this value on: by default its win-probability loss is then at most 0.05.
+GOOD_MOVE_VALUE = 0.5**0.5
 # Factor on the temperature of the old log-probs in the run whose old log-probs are warped.
 WARP = 0.7
 
@@ -79,11 +87,26 @@ def all_minus_1(moment: Moment, _context: Any, report: Any) -> None:
         report.rewards_PG.fill_(-1.0)
 
 
+def is_right(score: Score) -> bool:
+    """Return True if the best move is legal and, with evaluations, good (`P:`), or if the transition is right (`A:`).
+
+    With evaluations a completion without a legal candidate is wrong. If no component applies (a `P:` prompt in mate or
+    stalemate), a well-formed completion is right. A malformed completion is wrong.
+    """
+    components = score.components
+    # `best_value` is the value of the best move times `candidates`, the share of distinct legal candidates.
+    value, candidates = components.get("correctness/best_value"), components.get("correctness/candidates", 0.0)
+    good = value is None or value >= GOOD_MOVE_VALUE * candidates > 0
+    right = all(components.get(component, 1.0) == 1.0 for component in RIGHT_COMPONENTS)
+    return score.failure is None and good and right
+
+
 def binary(moment: Moment, _context: Any, report: Any) -> None:
     """Set the reward of a right answer to 1 and every other reward to -1."""
     if moment is Moment.collected:
         collected: Collected = report.collection.collected
-        report.rewards_PG.copy_(torch.where(collected.outcomes_PG, 1.0, -1.0))
+        right_PG = torch.tensor([[is_right(sample.score) for sample in group.samples] for group in collected.groups])
+        report.rewards_PG.copy_(torch.where(right_PG, 1.0, -1.0))
 
 
 def all_at_once(moment: Moment, context: Any, report: Any) -> None:

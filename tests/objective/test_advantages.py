@@ -7,7 +7,7 @@ from rookworld_rlvr.objective import (
     AdvantageConfig,
     AdvantageScale,
     group_advantages,
-    zero_variance_fraction,
+    zero_variance_groups,
 )
 from rookworld_rlvr.objective.advantages import ADVANTAGE_CLIP
 
@@ -51,6 +51,12 @@ def test_scale_batch_divides_by_std_over_all_rewards() -> None:
     advantages_PG = group_advantages(rewards_PG, AdvantageConfig(scale=AdvantageScale.batch))
     expected = torch.tensor([[-0.5, -0.5, -0.5, 1.5], [0.5, 0.5, 0.5, -1.5]])
     torch.testing.assert_close(advantages_PG, expected)
+
+
+def test_zero_variance_groups_are_left_out_of_the_batch_std() -> None:
+    # The rewards of the other groups are 0, 1, 0, 1: mean 1/2, std 1/2.
+    advantages_PG = group_advantages(torch.tensor([[0.0, 1.0], [5.0, 5.0], [0.0, 1.0]]), AdvantageConfig())
+    torch.testing.assert_close(advantages_PG, torch.tensor([[-1.0, 1.0], [0.0, 0.0], [-1.0, 1.0]]))
 
 
 def test_without_std_floor_shaping_noise_outranks_outcomes() -> None:
@@ -105,7 +111,7 @@ def test_non_finite_reward_raises_value_error(reward: float) -> None:
     with pytest.raises(ValueError, match=r"expected finite values, got -?(nan|inf) at \[1, 1\]"):
         group_advantages(rewards_PG, AdvantageConfig())
     with pytest.raises(ValueError, match="finite"):
-        zero_variance_fraction(rewards_PG)
+        zero_variance_groups(rewards_PG)
 
 
 @pytest.mark.parametrize("shape", [(4,), (0, 4), (4, 0), (1, 2, 2)])
@@ -114,11 +120,10 @@ def test_rewards_of_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
         group_advantages(torch.zeros(shape), AdvantageConfig())
 
 
-def test_zero_variance_counts_groups_of_equal_rewards() -> None:
+def test_zero_variance_groups_have_only_equal_rewards() -> None:
     rewards_PG = torch.tensor([[0.1] * 7, [0.1] * 6 + [0.2], [-1.0] * 7, [0.0] * 6 + [1.0]])
-    assert zero_variance_fraction(rewards_PG) == 0.5
-    assert zero_variance_fraction(torch.tensor([[0.3], [0.4]])) == 1.0
-    assert zero_variance_fraction(rewards_PG[1:2]) == 0.0
+    assert zero_variance_groups(rewards_PG).tolist() == [True, False, True, False]
+    assert zero_variance_groups(torch.tensor([[0.3], [0.4]])).tolist() == [True, True]
 
 
 @pytest.mark.parametrize("floor", [0.0, -0.1, math.nan, math.inf])

@@ -4,7 +4,6 @@ import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.environment_rewards import well_formed_share
-from rookworld_rlvr.rewards.rubric import outcome
 from rookworld_rlvr.tasks.types import FailureReason, LabelError, PromptError
 
 # Scores by labels and rules, without move evaluations.
@@ -51,7 +50,6 @@ def test_claim_that_illegal_move_was_played_earns_little() -> None:
 def test_copied_board_counts_only_if_reward_and_flag_say_illegal(claim: str, correctness: float) -> None:
     copy = score(ILLEGAL, f"{FEN}+{claim}")
     assert copy.total == pytest.approx(1.3 * (0.25 + 0.75 * correctness) - 0.3, abs=1e-12)
-    assert outcome(copy) is (correctness == 1.0)
 
 
 def test_true_board_called_illegal_earns_as_much_as_a_copy() -> None:

@@ -9,8 +9,7 @@ from .advantages import (
     AdvantageConfig,
     AdvantageScale,
     group_advantages,
-    used_groups,
-    zero_variance_fraction,
+    zero_variance_groups,
 )
 from .kl import KLConfig, KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 from .logprobs import Head, TokenStatistics, token_statistics
@@ -35,7 +34,6 @@ __all__ = [
     "TokenStatistics",
     "cispo_policy_loss",
     "clipped_policy_loss",
-    "used_groups",
     "group_advantages",
     "gspo_policy_loss",
     "keep",
@@ -48,5 +46,5 @@ __all__ = [
     "sequence_kl",
     "token_statistics",
     "weighted_sum",
-    "zero_variance_fraction",
+    "zero_variance_groups",
 ]

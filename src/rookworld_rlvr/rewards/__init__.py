@@ -10,7 +10,7 @@
 from functools import cache
 
 from ..errors import ScorerError
-from .rubric import Rubric, RubricConfig, Score, outcome
+from .rubric import Rubric, RubricConfig, Score
 from .scorer import Scorer, ScoreRequest, make_scorer
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Scorer",
     "ScorerError",
     "make_scorer",
-    "outcome",
     "score",
 ]
 

@@ -48,14 +48,6 @@ BOUNDS = {
 }
 # Options that are not numbers, or that check themselves.
 UNCHECKED_OPTIONS = ("source", "move_evals", "stockfish")
-# Components that are right or wrong by the rules alone: the best move's legality, and the whole transition.
-OUTCOME_COMPONENTS = (
-    "correctness/best_legal",
-    *(f"correctness/{name}" for name in ("next_state_exact", "reward", "terminated", "truncated")),
-)
-# A legal best move is good from this value on. With the default scale its win-probability loss is then at most 0.05.
-# The value of a move that misses a mate in one is at most `missed_mate`, which by default is too little.
-GOOD_MOVE_VALUE = 0.5**0.5
 
 
 class MoveSource(StrEnum):
@@ -217,21 +209,6 @@ def mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
 
 def _counts(values: Mapping[str, float], weights: Mapping[str, float]) -> bool:
     return any(weights[name] for name in values)
-
-
-def outcome(score: Score) -> bool:
-    """Return True if the best move is legal and, with evaluations, good (`P:`), or if the transition is right (`A:`).
-
-    The reward also depends on format, similarity and evals. The outcome is only the verifiable core of the task, and
-    the outcome filter uses it. With evaluations a completion without a legal candidate is wrong. If no component
-    applies (a `P:` prompt in mate or stalemate), a well-formed completion is right. A malformed completion is wrong.
-    """
-    components = score.components
-    # `best_value` is the value of the best move times `candidates`, the share of distinct legal candidates.
-    value, candidates = components.get("correctness/best_value"), components.get("correctness/candidates", 0.0)
-    good = value is None or value >= GOOD_MOVE_VALUE * candidates > 0
-    right = all(components.get(component, 1.0) == 1.0 for component in OUTCOME_COMPONENTS)
-    return score.failure is None and good and right
 
 
 def check_config(config: Any) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..model.batch import Batch, collate
-from ..rewards import Score, outcome
+from ..rewards import Score
 from ..rewards.scorer import Scorer, ScoreRequest
 from ..tasks.types import Example
 from .generator import Generator, GeneratorError, SampledCompletion
@@ -39,13 +39,11 @@ class Group:
 
 @dataclass(slots=True)
 class Collected:
-    """P groups of G completions, with their rewards and outcomes before training; tensors are (P, G)."""
+    """P groups of G completions, with their rewards before training; tensors are (P, G)."""
 
     groups: tuple[Group, ...]
     rewards_PG: Tensor
     """Rewards, float32. A hook may change them."""
-    outcomes_PG: Tensor
-    """True if the answer is right, see `rewards.rubric.outcome`."""
     finished_PG: Tensor
     """True if the completion ended by itself, not by the length limit."""
 
@@ -55,23 +53,17 @@ class Collected:
         return cls(
             tuple(groups),
             torch.tensor([[sample.score.total for sample in group.samples] for group in groups]),
-            torch.tensor([[outcome(sample.score) for sample in group.samples] for group in groups]),
             torch.tensor([[sample.completion.finished for sample in group.samples] for group in groups]),
         )
 
     def select(self, kept_P: Tensor) -> "Collected":
         """Return the groups for which `kept_P` (P,) is True."""
         groups = tuple(group for group, kept in zip(self.groups, kept_P.tolist(), strict=True) if kept)
-        tensors = (self.rewards_PG, self.outcomes_PG, self.finished_PG)
-        return Collected(groups, *(tensor[kept_P] for tensor in tensors))
+        return Collected(groups, self.rewards_PG[kept_P], self.finished_PG[kept_P])
 
     def __add__(self, other: "Collected") -> "Collected":
-        pairs = (
-            (self.rewards_PG, other.rewards_PG),
-            (self.outcomes_PG, other.outcomes_PG),
-            (self.finished_PG, other.finished_PG),
-        )
-        return Collected(self.groups + other.groups, *map(torch.cat, pairs))
+        rewards_PG = torch.cat([self.rewards_PG, other.rewards_PG])
+        return Collected(self.groups + other.groups, rewards_PG, torch.cat([self.finished_PG, other.finished_PG]))
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int, ...]:

@@ -5,13 +5,12 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.batch import Batch
 from ..model.policy import TokenTable
 from ..model.sharded import unshard
-from ..objective import AdvantageConfig, used_groups
+from ..objective import zero_variance_groups
 from ..rewards import ScorerError
 from ..rollout.generator import GeneratorError, TrainerModelGenerator
 from ..rollout.groups import Collected, Group, sample_groups, score_groups
@@ -104,11 +103,6 @@ def _begin_ahead(context: StepContext, step: int, *, staleness: int) -> None:
     context.prefetch.begin(partial(collect, context, step, staleness=staleness), context.prompts)
 
 
-def used_P(collected: Collected, config: AdvantageConfig) -> Tensor:
-    """Return the groups whose advantages are used, bool (P,)."""
-    return used_groups(collected.rewards_PG, collected.outcomes_PG, config)
-
-
 def token_table(context: StepContext, batch: Batch, *, with_reference: bool) -> TokenTable:
     """Return the policy's log-probs of all trained tokens and, if asked for, the reference's; no gradient."""
     return context.retry_with_smaller_batches(
@@ -129,13 +123,13 @@ def _trained_groups(context: StepContext, collection: Collection) -> Collected:
     collected = _sampled(context, context.prompts.draw(wanted), collection)
     if config.zero_variance is ZeroVariance.keep:
         return collected
-    collected = collected.select(used_P(collected, objective.advantage))
+    collected = collected.select(~zero_variance_groups(collected.rewards_PG))
     rounds = MAX_REFILLS if config.zero_variance is ZeroVariance.refill else 0
     for _ in range(rounds):
         missing = wanted - len(collected.groups)
         if missing:
             more = _sampled(context, context.prompts.draw(missing), collection)
-            collected = collected + more.select(used_P(more, objective.advantage))
+            collected = collected + more.select(~zero_variance_groups(more.rewards_PG))
     return collected
 
 

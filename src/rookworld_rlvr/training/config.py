@@ -23,7 +23,7 @@ DEFAULT = "default"
 
 
 class ZeroVariance(StrEnum):
-    """Treatment of a zero-variance group: one with equal rewards or, with the outcome filter, with equal outcomes."""
+    """Treatment of a zero-variance group, whose rewards are all equal."""
 
     keep = "keep"
     """Keep it with advantage 0. Its KL and entropy terms are trained, and its tokens count in the normalisation."""

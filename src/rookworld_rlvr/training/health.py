@@ -48,7 +48,7 @@ def no_progress_reason(report: StepReport) -> str:
     if float(rewards_PG.max() - rewards_PG.min()) == 0:
         return f"every completion earned the same reward, {float(rewards_PG[0, 0]):.3f}"
     if float(report.advantages_PG.abs().max()) == 0:
-        return "no group was used: equal rewards or equal outcomes in each"
+        return "the rewards of each group are equal"
     if report.update_norm == 0:
         return "the update changed no weight"
     return ""

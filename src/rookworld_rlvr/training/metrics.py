@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
-from ..objective import zero_variance_fraction
+from ..objective import zero_variance_groups
 from ..rollout.generator import SampledCompletion
 from ..rollout.groups import Collected
 from ..stockfish.pool import EngineCounts
@@ -122,13 +122,7 @@ def _zero_variance(sampled: Collected | None) -> float | None:
     """Return None without groups, or if a reward is not finite, which is a fault."""
     if sampled is None or not sampled.rewards_PG.isfinite().all():
         return None
-    return zero_variance_fraction(sampled.rewards_PG)
-
-
-def _gated(report: StepReport) -> float:
-    assert report.collection.sampled is not None
-    used = float(report.used_P.sum()) / len(report.collection.sampled.groups)
-    return max(0.0, 1 - used - zero_variance_fraction(report.collection.sampled.rewards_PG))
+    return float(zero_variance_groups(sampled.rewards_PG).float().mean())
 
 
 def _engine_restarts(_report: StepReport, context: StepContext) -> float | None:
@@ -167,9 +161,6 @@ METRICS: dict[str, Metric] = {
         _of_samples(lambda sampled: float(sampled.rewards_PG.std(-1, correction=0).mean()))),
     "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards", "below 0.5",
         lambda report, _: _zero_variance(report.collection.sampled)),
-    "group/gated_fraction": Metric("fraction", MEAN, "groups of unequal rewards that the outcome filter leaves out",
-        "0 without the filter",
-        _of_advantages(_gated)),
     "group/replaced_fraction": Metric("fraction", MEAN, "groups sampled and not trained on", "0 unless dropped",
         _of_advantages(lambda report: 1 - len(report.groups) / report.collection.sampled_groups)),
     "reward/expected_value": Metric("0-1", MEAN, "expected value of the first candidate over all legal moves", "rises",

@@ -76,8 +76,6 @@ class StepReport:
     kl_coef: float
     lr: float = 0.0
     collection: Collection = field(default_factory=Collection)
-    used_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
-    """True for each group whose advantages are used."""
     advantages_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     tokens: TokenTotals = field(default_factory=TokenTotals)
     loss: float = 0.0

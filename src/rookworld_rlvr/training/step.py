@@ -36,7 +36,7 @@ from ..rollout.sampling import derive_seed
 from ..stability.faults import FaultError, StepAbandonedError, out_of_memory
 from . import checks
 from .all_moves import ROWS_PER_COMPLETION, MoveBatch, expected_value, move_batch
-from .collection import CollectionError, collect, collect_ahead, synced_sampler, token_table, used_P
+from .collection import CollectionError, collect, collect_ahead, synced_sampler, token_table
 from .config import RunConfig, Truncated
 from .loss import LossPlan, TokenTotals, grpo_loss
 from .optim import learning_rate
@@ -81,7 +81,6 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
     with timed(report.times_s, "train"):
         batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
         table = _old_logprobs(context, batch)
-        report.used_P = used_P(collected, context.config.objective.advantage)
         report.advantages_PG = _advantages(context, collected, table, report)
         batch = _trained_batch(context, collected, report.advantages_PG, table, batch)
         moves = move_batch(collected.groups, context.policy)
@@ -112,14 +111,13 @@ def _old_logprobs(context: StepContext, batch: Batch) -> TokenTable | None:
 
 
 def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> Tensor:
-    """Return the advantages (P, G), 0 in unused groups. With kl.form=in_reward the rewards are first reduced by KL."""
+    """Return the advantages (P, G). With kl.form=in_reward the rewards are first reduced by the KL."""
     rewards_PG = collected.rewards_PG
     # The table has a reference only with kl.form=in_reward.
     if table is not None and table.ref_logprobs_BT is not None:
         kl_B = sequence_kl(table.logprobs_BT, table.ref_logprobs_BT, table.loss_mask_BT)
         rewards_PG = rewards_PG - report.kl_coef * kl_B.reshape(rewards_PG.shape).cpu()
-    config = context.config.objective.advantage
-    return group_advantages(rewards_PG, config, used_P=report.used_P)
+    return group_advantages(rewards_PG, context.config.objective.advantage)
 
 
 def _trained_batch(
