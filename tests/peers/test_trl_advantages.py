@@ -1,4 +1,4 @@
-"""TRL's advantages compared with ours, which differ in the std, the epsilon and the floor."""
+"""TRL's advantages compared with ours, which differ in the std, the epsilon, the floor and zero-variance groups."""
 
 import math
 from typing import Any

@@ -209,6 +209,14 @@ def test_kl_in_reward_subtracts_each_completion_kl_from_its_reward(make_run: Mak
     assert report.rewards_PG.tolist() == torch.tensor(judged).tolist() and report.tokens.kl_term_sum == 0
 
 
+def test_kl_in_reward_gives_advantages_to_groups_of_equal_rewards(make_run: MakeRun) -> None:
+    context = make_run("kl.form=in_reward", "kl.coef=1", "generator.max_new_tokens=16", "optim.lr=0").context
+    shake(context.references.current)
+    context.hooks.append(lambda moment, _, report: report.rewards_PG.fill_(0.5) if moment is Moment.collected else None)
+    report = grpo_step(context, 0)
+    assert report.advantages_PG.any(-1).all()
+
+
 def test_second_update_uses_ratio_to_weights_before_first_update(make_run: MakeRun) -> None:
     context = make_run("objective.epochs=2", "generator.max_new_tokens=16", 'objective.mismatch.mode="off"').context
     states: list[dict[str, Tensor]] = []

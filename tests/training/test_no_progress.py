@@ -35,7 +35,7 @@ def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -
     ("overrides", "reason"),
     [
         # All completions of a group are equal. There is one group of each task, so that rewards differ between groups.
-        (("generator.temperature=1e-6", "data.mixture.environment=0.75"), "no group was used: equal rewards"),
+        (("generator.temperature=1e-6", "data.mixture.environment=0.75"), "the rewards of each group are equal"),
         (("optim.lr=0",), "the update changed no weight"),
         (("reward",), r"every completion earned the same reward, 0\.250"),
         (("generator.temperature=1e-6", "objective.collection.zero_variance=drop"), "no group was kept"),
@@ -74,14 +74,14 @@ def report_of(rewards: list[list[float]], *, update_norm: float = 1.0, fault: Fa
     rewards_PG = torch.tensor(rewards)
     advantages_PG = rewards_PG - rewards_PG.mean(-1, keepdim=True)
     true_PG = torch.ones_like(rewards_PG, dtype=torch.bool)
-    collection = Collection(collected=Collected((), rewards_PG, true_PG, true_PG))
+    collection = Collection(collected=Collected((), rewards_PG, true_PG))
     return StepReport(0, 0.0, collection=collection, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
 
 
 def test_each_kind_of_ineffective_step_has_its_reason() -> None:
     assert no_progress_reason(StepReport(0, 0.0)) == "no group was kept"
     assert no_progress_reason(report_of([[0.5, 0.5], [0.5, 0.5]])) == "every completion earned the same reward, 0.500"
-    assert no_progress_reason(report_of([[0.5, 0.5], [0.25, 0.25]])).startswith("no group was used")
+    assert no_progress_reason(report_of([[0.5, 0.5], [0.25, 0.25]])) == "the rewards of each group are equal"
     assert no_progress_reason(report_of([[0.5, 0.25]], update_norm=0.0)) == "the update changed no weight"
     assert no_progress_reason(report_of([[0.5, 0.25]])) == ""
     by_legal_moves = report_of([[0.5, 0.5]])

@@ -15,7 +15,7 @@ from ..evaluation.scoring import MoveEvaluator
 from ..files import write_text
 from ..model.device import select_device
 from ..model.loading import load_policy
-from ..model.sharded import shard
+from ..model.sharded import require_sharding, shard
 from ..model.world import Distributed, World
 from ..rewards import Rubric
 from ..rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, load_cache
@@ -89,6 +89,8 @@ def build_unsaved_run(config: RunConfig) -> Run:
         data = _load_data(config)
         if config.max_staleness and config.distributed.kind is not Distributed.none:
             raise UserError(f"max_staleness: expected 0 with distributed, got {config.max_staleness}")
+        if config.distributed.kind is Distributed.fsdp2:
+            require_sharding()
         prompts = PromptStream(data.train, config.data.mixture, config.seed)
         return _build(config, data, prompts, device, world)
     except BaseException as error:

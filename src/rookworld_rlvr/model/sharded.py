@@ -27,20 +27,24 @@ KEEPS_ROOT = "keeps_root_unsharded"
 UNSHARDED = "is_unsharded"
 
 
+def require_sharding() -> None:
+    """Raise UserError if this torch lacks a method that `reshard` calls."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        raise UserError(f"distributed=fsdp2: expected torch 2.13 or newer, got {torch.__version__}")
+
+
 def shard(model: PreTrainedModel, device: torch.device, *, trained: bool) -> None:
     """Shard the model's weights in place: those of each block, and those outside the blocks.
 
     A model that is not `trained`, a reference, keeps the weights outside its blocks after a pass has gathered them:
     the policy's backward may recompute a chunk's logits with the reference's head. Needs a process group.
-
-    Raises UserError if this torch is too old to forget the order of blocks (`reshard`).
     """
     from torch.distributed import get_world_size
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    if not hasattr(FSDPModule, "reset_iter_state"):
-        raise UserError(f"distributed=fsdp2: expected torch 2.13, got {torch.__version__}")
     mesh = init_device_mesh(device.type, (get_world_size(),))
     for block in transformer_blocks(model):
         fully_shard(block, mesh=mesh, reshard_after_forward=True)

@@ -51,15 +51,15 @@ def group_advantages(rewards_PG: Tensor, config: AdvantageConfig, *, clip: float
     returns such a reward, so it is a bug. Source: arXiv 2402.03300, 2508.08221, 2503.20783.
     """
     # In floating point the mean of seven rewards of 0.1 is not 0.1. A small scale would enlarge that difference.
-    varied_PG = ~zero_variance_groups(rewards_PG).unsqueeze(-1).expand_as(rewards_PG)
     rewards_PG = rewards_PG.float()
+    varied_PG = ~zero_variance_groups(rewards_PG).unsqueeze(-1).expand_as(rewards_PG)
     centred_PG = rewards_PG - rewards_PG.sum(-1, keepdim=True) / rewards_PG.shape[-1]
     scale = _scale(rewards_PG, varied_PG, config)
     return (centred_PG.masked_fill(~varied_PG, 0.0) / scale).clamp(-clip, clip)
 
 
 def zero_variance_groups(rewards_PG: Tensor) -> Tensor:
-    """Return the groups whose rewards (P, G) are all equal, bool (P,); their advantages are 0.
+    """Return the groups whose rewards (P, G) are all equal, bool (P,).
 
     Raises ValueError as `group_advantages` does.
     """

@@ -41,7 +41,7 @@ CHARTS = (
     Chart("KL to the reference and to the start", ("kl/reference", "kl/original", "kl/exact")),
     Chart("KL coefficient", ("kl/coef",)),
     Chart("Terms of the loss", ("loss", "loss/*")),
-    Chart("Groups with zero advantage", ("group/zero_variance_fraction",)),
+    Chart("Groups of equal rewards", ("group/zero_variance_fraction",)),
     Chart("Spread of rewards in a group", ("group/reward_std", "advantage/abs_mean")),
     Chart("Probability ratios", ("policy/ratio_max", "sampler/ratio_raw_max")),
     Chart("Clipped tokens", ("policy/clip_fraction",)),

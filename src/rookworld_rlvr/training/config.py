@@ -26,7 +26,8 @@ class ZeroVariance(StrEnum):
     """Treatment of a zero-variance group, whose rewards are all equal."""
 
     keep = "keep"
-    """Keep it with advantage 0. Its KL and entropy terms are trained, and its tokens count in the normalisation."""
+    """Keep it, by default with advantage 0. Its KL and entropy terms are trained, and its tokens count in the
+    normalisation."""
     drop = "drop"
     """Do not train on it."""
     refill = "refill"

@@ -45,9 +45,9 @@ def no_progress_reason(report: StepReport) -> str:
         return "no group was kept"
     if report.tokens.expected_value_sum and report.update_norm:
         return ""
-    if float(rewards_PG.max() - rewards_PG.min()) == 0:
-        return f"every completion earned the same reward, {float(rewards_PG[0, 0]):.3f}"
     if float(report.advantages_PG.abs().max()) == 0:
+        if float(rewards_PG.max() - rewards_PG.min()) == 0:
+            return f"every completion earned the same reward, {float(rewards_PG[0, 0]):.3f}"
         return "the rewards of each group are equal"
     if report.update_norm == 0:
         return "the update changed no weight"
