@@ -63,7 +63,7 @@ class Study:
     comparison_seeds: int = 5
     """Number of seeds of the control and of `comparison`."""
     removed_arms: int = 0
-    """Number of arms that ran before their options were removed. They still count in Holm's correction."""
+    """Number of declared arms that were removed since, with their options or unrun. Holm's correction counts them."""
     note: str = ""
     """What the study leaves out, or how its arms were chosen."""
 
