@@ -152,7 +152,7 @@ def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
             parameter.grad.add_(gradient)
         else:
             same = gradient.stride() == parameter.stride()
-            parameter.grad = gradient if same else torch.empty_like(parameter, requires_grad=False).copy_(gradient)
+            parameter.grad = gradient if same else torch.empty_like(parameter).copy_(gradient)
 
 
 @lru_cache(maxsize=1)
