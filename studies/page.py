@@ -74,7 +74,7 @@ class Results:
             return "Yes", f"`{arm}` is better than `{study.control}`: {measured}."
         needed = self._seeds_needed(values, mean - effect)
         enough = f"about {needed} seeds would decide" if needed > len(values) else "the difference is near the smallest"
-        return "Undecided", f"`{arm}` less `{study.control}`: {measured}; {enough}."
+        return "Undecided", f"`{arm}` minus `{study.control}`: {measured}; {enough}."
 
     def _seeds_needed(self, values: Sequence[float], beyond_effect: float) -> int:
         """Return about how many seeds would decide, if the mean and the spread of `values` stay as they are.
@@ -170,7 +170,7 @@ def _head(name: str, results: Results) -> list[str]:
     study = results.study
     word, why = results.verdict(study.comparison)
     generated = f"<!-- Written by studies/run.py {name}. -->"
-    return [f"# {name}", generated, "", f"{study.question} Asked by {study.source}.", "", f"**{word}.** {why}", ""]
+    return [f"# {name}", generated, "", f"{study.question} Source: {study.source}.", "", f"**{word}.** {why}", ""]
 
 
 def _method(name: str, study: Study) -> list[str]:
@@ -178,20 +178,13 @@ def _method(name: str, study: Study) -> list[str]:
     return [
         "## Method",
         "",
-        f"Declared in `studies/{name}.yaml` before any run: the arm that answers is `{study.comparison}` against the "
-        f"control `{study.control}`; the primary key `{study.key}` ({_better(study.key)} is better), guarded by "
-        f"`{'` and `'.join(study.guards)}`; the smallest effect that matters is {study.smallest_effect:g}.",
+        f"The arm that answers is `{study.comparison}`, the control `{study.control}`. The primary key is "
+        f"`{study.key}` ({_better(study.key)} is better), and the guards are `{'` and `'.join(study.guards)}`. The "
+        f"smallest effect that matters is {study.smallest_effect:g}. All this was declared in `studies/{name}.yaml` "
+        "before the first run of a compared arm; runs of the control may be older. How gains, intervals and verdicts "
+        "are computed: [method](index.md#method).",
         "",
         f"- All arms: `{' '.join(study.shared)}`. Greedy answers, the same held-out rows for all.",
-        "- Values are of the model that a run saves, the mean of the starting and the trained weights "
-        "(`start_share=0.5`, unless an arm changes it). KL and reward are of the trained weights themselves.",
-        "- Gain is after - before, with a 95 % interval over seeds and rows. Difference is the arm's after - the "
-        "control's after, seed by seed, with a 95 % interval over seeds alone (t distribution): it holds for these "
-        "rows.",
-        "- **Yes**: the difference is significant (t test, Holm's correction over all arms, 5 %), at least the "
-        "smallest effect, and no guard got worse. **No**: the arm is significantly worse, or better at the cost of a "
-        "guard, or even the better end of its interval is below the smallest effect; it does not mean that both are "
-        "equal. **Undecided**: anything else.",
         *note,
         "",
     ]

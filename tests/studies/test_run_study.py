@@ -86,7 +86,7 @@ def test_interrupted_study_resumes_and_lists_a_failed_arm(
     assert interrupted in made and len(made) == 4
     assert all(json.loads((run / "summary.json").read_text())["steps"] == 4 for run in made)
     page = (tmp_path / "docs/studies/tiny.md").read_text()
-    assert "Does a penalty change two steps? Asked by this test." in page and "4 of 6 members" in page
+    assert "Does a penalty change two steps? Source: this test." in page and "4 of 6 members" in page
     assert page.count(", failed: exit code 3: ") == 2 and "preflight refused" in page
     assert "| penalty | 2 |" in page and "| penalty | `kl.coef=0.1` | 2 of 2 |" in page
     assert "| dropout | `model.dropout=0.2` | 0 of 2 |  |  |" in page
