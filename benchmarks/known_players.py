@@ -154,7 +154,7 @@ def player_suites(
     referee = partial(open_referee, EngineConfig())
     greedy, rows, trained = make(DecodingConfig(), 0), arguments.rows, data.trained
     complete = partial(move_alone, greedy)
-    yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, engine=measure)
+    yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, evaluator=measure)
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
     yield selfplay_suite(make(games.decoding, 0), games)
     yield engine_match_suite(greedy, partial(engine_player, OPPONENT), match, referee=referee)

@@ -348,11 +348,11 @@ def compiler() -> None:
 @pytest.fixture(scope="session")
 def stockfish() -> str:
     """Path of the real engine's binary. Skips the test if there is none."""
-    from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
+    from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine
 
     try:
         return find_engine()
-    except EngineNotFoundError as error:
+    except EngineUnusableError as error:
         pytest.skip(str(error))
 
 

@@ -9,7 +9,7 @@ import chess
 
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.tasks.corpus import CorpusError, exclude_positions, read_corpus
+from rookworld_rlvr.tasks.corpus import exclude_positions, read_corpus
 from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.data import held_out_positions, positions_of
@@ -61,7 +61,7 @@ def load_data(folder: Path, exclude: Sequence[str]) -> tuple[Positions, list[Exa
         both_colours = excluded | {position_key(parse_fen(f"{key} 0 1").mirror()) for key in excluded}
         by_position = {_key(line): line for line in move_evals_lines(folder / "move_evals.tsv")}
         rows = read_corpus(folder / "environment.txt").examples
-    except (CorpusError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise UserError(f"data: {error}") from error
     positions = Positions(line for key, line in by_position.items() if key not in both_colours)
     labelled = [row for row in rows if row.completion and row.task is Task.environment]

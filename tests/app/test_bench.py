@@ -37,9 +37,10 @@ def test_bench_without_anything_to_train_on_exits_with_code_4(
     assert "nothing to train on" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "override", ["bench.rounds=0", "bench.generators=[]", "bench.generators=[hf,hf]", "bench.output=/nope/bench.json"]
-)
+@pytest.mark.parametrize("override", [
+    "bench.rounds=0", "bench.generators=[]", "bench.generators=[hf,hf]", "bench.output=/nope/bench.json",
+    "bench.output=/tmp",
+])  # fmt: skip
 def test_invalid_bench_option_is_refused(
     override: str, small_overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from rookworld_rlvr.app.generation import generate as generate_data
 from rookworld_rlvr.app.generation.workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
 from rookworld_rlvr.board.moves import is_mate
-from rookworld_rlvr.stockfish.engine import Engine, EngineConfig, EngineNotFoundError, find_engine
+from rookworld_rlvr.stockfish.engine import Engine, EngineConfig, EngineUnusableError, find_engine
 from rookworld_rlvr.stockfish.uci import Limit
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
@@ -43,7 +43,7 @@ PROGRAM = (
 def has_engine() -> bool:
     try:
         return bool(find_engine())
-    except EngineNotFoundError:
+    except EngineUnusableError:
         return False
 
 
@@ -95,6 +95,20 @@ def test_audit_finds_96_of_107_published_black_rows_inverted(
     assert "inverted: 96 of 107 Black rows" in capsys.readouterr().out
     assert main(["audit", str(copy)]) == 0
     assert "No defect found" in capsys.readouterr().out
+
+
+def test_only_an_interrupted_generation_is_said_to_resume(
+    inverted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(data, "audit", interrupted)
+    monkeypatch.setattr(data, "generate", interrupted)
+    assert main(["audit", str(inverted)]) == 130
+    assert capsys.readouterr().err == "rookworld data: interrupted\n"
+    assert main(["generate", "--rows", "1", "--out", str(tmp_path / "out")]) == 130
+    assert "interrupted; the same command resumes" in capsys.readouterr().err
 
 
 def test_audit_refuses_missing_file_and_file_without_valid_rows(

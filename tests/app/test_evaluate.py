@@ -19,7 +19,7 @@ from rookworld_rlvr.app.rows_file import RowsFile, rows_path
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
 from rookworld_rlvr.files import lock_for_writing
 from rookworld_rlvr.provenance import software
-from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
+from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine
 
 COMMON = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
 MATE = {"fen": "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "best": "a1a8"}
@@ -188,7 +188,7 @@ def test_every_suite_can_be_selected_by_name_and_has_rows(evaluate: Evaluate, tm
 def engine_there() -> bool:
     try:
         return bool(find_engine())
-    except EngineNotFoundError:
+    except EngineUnusableError:
         return False
 
 

@@ -60,6 +60,16 @@ def test_survived_fault_is_replayed_from_the_previous_checkpoint(
     assert out.endswith("not again: forward and backward pass are finite and usual here\n")
 
 
+def test_kl_above_its_limit_recurs_in_the_replay(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    limit = ("recovery.guard.kl_limit=1e-9", "recovery.max_restores=0")
+    folder = train(*GIVEN, *limit, exit_code=4)
+    [fault] = (folder / "faults").iterdir()
+    capfd.readouterr()
+    assert main(["inspect", str(fault)]) == 0
+    first, *_, last = capfd.readouterr().out.splitlines()
+    assert first.startswith("step 2: kl_limit: kl/exact: ") and last.startswith("again: kl_limit (kl/exact: ")
+
+
 def test_replay_names_the_module_of_an_overflowing_weight(
     train: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,9 +65,9 @@ def test_batch_file_is_written_and_its_sbatch_command_printed(
     ("arguments", "message"),
     [
         (["launch"], "launch: the following arguments are required: system"),
-        (["launch", "slurm", "--nodes", "0"], "--nodes: expected 1 or more, got 0"),
+        (["launch", "slurm", "--nodes", "0"], "argument --nodes: expected a whole number from 1 on, got '0'"),
         (["launch", "slurm", "--gpus", "-1"], "expected --gpus and --restarts from 0, got -1 and 3"),
-        (["launch", "slurm", "--nodes", "many"], "invalid int value"),
+        (["launch", "slurm", "--cpus", "many"], "--cpus: expected a whole number from 1 on, got 'many'"),
         (["launch", "slurm", "--output", "/nope/run.sbatch"], "expected a file to write, got /nope/run.sbatch"),
     ],
 )

@@ -118,7 +118,8 @@ def test_rollouts_shows_prompts_and_answers_of_an_evaluation(
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    (["{here}/none"], "expected a run's folder, or a file that evaluate output= wrote"),
+    (["{here}/none"], "expected a run's folder, or a file that evaluate output= wrote, got {here}/none: no none.rows"),
+    (["{here}/folder"], "got {here}/folder: no rollouts.jsonl"),
     (["{here}", "--task", "chess"], "rollouts: argument --task"),
     (["{here}", "--step", "9"], "rollouts: expected transcripts of this choice, got none among 6"),
     (["{here}/empty.jsonl"], "expected transcripts in"),
@@ -129,6 +130,7 @@ def test_invalid_rollouts_arguments_are_refused_in_one_line(
 ) -> None:
     (run_folder / "empty.jsonl").write_text("")
     (run_folder / "broken.jsonl").write_text('{"prompt": 1}\n')
+    (run_folder / "folder").mkdir()
     assert main(["rollouts", *(text.format(here=run_folder) for text in given)]) == 2
     said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
+    assert message.format(here=run_folder) in said and said.count("\n") == 1

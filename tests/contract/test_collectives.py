@@ -16,11 +16,14 @@ BUILDERS = ("app/build.py", "app/generators.py")
 # These files define the exchanges.
 DEFINING = ("model/world.py", "model/ranks.py")
 EXCHANGES = {"all_gather", "gather_in_order", "barrier", "rank_0_only", "any", "sum_gradients"}
+# Methods of other objects that make an exchange.
+METHODS = {"token_table"}
 EQUAL_ON_ALL_RANKS = {
     # Values of the configuration.
     "config.kind in VLLM",
     "config.kind is GeneratorKind.vllm_server",
     "config.resume",
+    "context.config.kl.form is KLForm.in_reward",
     "context.config.objective.updates == 1 and context.config.kl.form is not KLForm.in_reward",
     "not run.config.match_pairs or not run.data.held_out",
     "config.zero_variance is ZeroVariance.keep",
@@ -47,7 +50,6 @@ EQUAL_ON_ALL_RANKS = {
     "report is None",
     "report.fault is not None",
     "action is Action.restore",
-    "action is Action.stop",
     "not gradients",
     "step < run.config.steps and stopped == 'finished'",
     "stopped != INTERRUPTED",
@@ -75,7 +77,7 @@ def exchanges(node: ast.AST, known: set[str]) -> bool:
         return False
     if isinstance(node.func, ast.Attribute):
         owner = ast.unparse(node.func.value).split(".")[-1].lstrip("_")
-        return node.func.attr in EXCHANGES and owner == "world"
+        return node.func.attr in METHODS or (node.func.attr in EXCHANGES and owner == "world")
     return isinstance(node.func, ast.Name) and node.func.id in known
 
 

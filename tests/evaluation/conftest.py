@@ -12,7 +12,7 @@ import torch
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.rollout.generator import GeneratorConfig, SampledCompletion
 from rookworld_rlvr.rollout.static_generator import StaticGenerator
-from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
+from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine
 from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, render_environment
 from rookworld_rlvr.tasks.policy import render_policy
@@ -36,7 +36,7 @@ def shared_file() -> Callable[[str], Path]:
 def stockfish() -> Iterator[str]:
     try:
         yield find_engine()
-    except EngineNotFoundError:
+    except EngineUnusableError:
         pytest.skip("no Stockfish on this machine")
 
 

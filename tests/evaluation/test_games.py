@@ -9,7 +9,7 @@ import chess.pgn
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.evaluation.games import End, Pairing, PlayedGame, Start, pgn_text, play
+from rookworld_rlvr.evaluation.games import End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
 from rookworld_rlvr.evaluation.players import RandomPlayer
 
 FOOLS_MATE = "f2f3 e7e5 g2g4 d8h4"
@@ -87,13 +87,13 @@ def test_games_played_side_by_side_equal_games_played_alone() -> None:
 
 def test_each_opening_line_is_used_once_before_any_is_used_again() -> None:
     lines = {opening_board(opening).fen() for opening in OPENINGS}
-    starts = [Start.openings.board(number, seed=3) for number in range(len(OPENINGS) + 1)]
+    starts = [PlannedGame(number, Start.openings, seed=3).board() for number in range(len(OPENINGS) + 1)]
     # Two random plies follow each line.
     for start in starts:
         start.pop()
         start.pop()
     assert {start.fen() for start in starts[:-1]} == lines and starts[-1].fen() == starts[0].fen()
-    assert Start.standard.board(5, seed=3).fen() == chess.STARTING_FEN
+    assert PlannedGame(5, Start.standard, seed=3).board().fen() == chess.STARTING_FEN
 
 
 @pytest.mark.parametrize(

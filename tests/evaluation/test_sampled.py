@@ -36,7 +36,7 @@ def test_best_of_sampled_losses_is_the_lowest() -> None:
 class Writer:
     """A generator that writes one of two tokens at random."""
 
-    def generate(self, prompts, *, group_size, temperature, seeds):  # type: ignore[no-untyped-def]
+    def generate(self, prompts, *, group_size, temperature, seeds, top_k):  # type: ignore[no-untyped-def]
         from rookworld_rlvr.rollout.generator import SampledCompletion
 
         draws = (random.Random(seed).choices((0, 1), k=group_size) for seed in seeds)
@@ -57,8 +57,8 @@ def test_sampled_draws_depend_only_on_seed_and_leave_torch_random_state() -> Non
     def ask(seed: int) -> list[float]:
         sampling = Sampling(temperature=1.0, seed=seed)
         examples = [replace(EXAMPLE, prompt=f"{EXAMPLE.prompt[:-1]}{number}") for number in range(1, 41)]
-        rows = evaluate_sampled(Writer(), Tokenizer(), examples, sampling, first_index=7, evaluator=measure)  # type: ignore[arg-type]
-        assert [row.index for row in rows] == list(range(7, 47))
+        rows = evaluate_sampled(Writer(), Tokenizer(), examples, sampling, evaluator=measure)  # type: ignore[arg-type]
+        assert [row.index for row in rows] == list(range(40))
         return [row.values["sampled/policy/legal_best_move"] for row in rows]
 
     torch.manual_seed(3)

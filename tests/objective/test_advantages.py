@@ -3,12 +3,7 @@ import math
 import pytest
 import torch
 
-from rookworld_rlvr.objective import (
-    AdvantageConfig,
-    AdvantageScale,
-    group_advantages,
-    zero_variance_groups,
-)
+from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages, zero_variance_groups
 from rookworld_rlvr.objective.advantages import ADVANTAGE_CLIP
 
 SHAPING_ONLY = [0.20] * 7 + [0.21]

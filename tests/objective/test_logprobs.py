@@ -167,12 +167,7 @@ def test_token_of_probability_zero_keeps_kl_and_gradient_finite() -> None:
     logits = torch.tensor([[0.0, 0.0, -math.inf]], requires_grad=True)
     reference = torch.tensor([[0.0, math.log(3.0), -math.inf]])
     statistics = token_statistics(
-        logits,
-        torch.tensor([0]),
-        identity,
-        reference_hidden=reference,
-        reference_head=identity,
-        entropy_gradient=True,
+        logits, torch.tensor([0]), identity, reference_hidden=reference, reference_head=identity, entropy_gradient=True
     )
     assert statistics.kl_exact is not None
     assert statistics.entropy.item() == pytest.approx(math.log(2), abs=1e-6)

@@ -88,11 +88,7 @@ def test_on_policy_ratio_is_one_and_gradient_equals_reinforce() -> None:
 def test_token_far_above_the_clip_has_zero_gradient_and_no_nan() -> None:
     logprobs = torch.tensor([[0.0]], requires_grad=True)
     loss = clipped_policy_loss(
-        logprobs,
-        torch.tensor([[-1000.0]]),
-        advantages_B=torch.tensor([2.0]),
-        loss_mask=ALL,
-        clip=ClipConfig(),
+        logprobs, torch.tensor([[-1000.0]]), advantages_B=torch.tensor([2.0]), loss_mask=ALL, clip=ClipConfig()
     )
     loss.per_token.sum().backward()
     assert loss.per_token.item() == pytest.approx(-2.56)

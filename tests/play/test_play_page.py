@@ -138,22 +138,21 @@ def test_predicted_board_is_marked_where_the_model_is_wrong(opened: Callable[[in
     predictions = (
         (move, api.predict_board({"start": board.fen(), "moves": [move.uci()]})) for move in board.legal_moves
     )
-    wrong = next(
-        ((move.uci(), response) for move, response in predictions if response["squares"] and response["believed"]), None
-    )
+    found = ((move.uci(), told) for move, told in predictions if told["squares"] and told["predicted"])
+    wrong = next(found, None)
     if wrong is None:
-        pytest.skip("the model that ships believes the right board behind every move of this position")
+        pytest.skip("the model that ships predicts the right board behind every move of this position")
     uci, response = wrong
     page = opened(1280)
     set_up(page, board.fen())
     page.select_option("#black", "you")
     move(page, uci)
     await_status(page, "Your move, Black")
-    page.locator("#belief .bad").wait_for()
-    assert page.inner_text("#belief .bad") == f"wrong: {', '.join(response['wrong'])}"
-    marked = page.locator("#believed .marker-wrong")
+    page.locator("#prediction .bad").wait_for()
+    assert page.inner_text("#prediction .bad") == f"wrong: {', '.join(response['wrong'])}"
+    marked = page.locator("#predicted .marker-wrong")
     assert marked.count() == len(response["squares"]) and page.locator("#true .marker-wrong").count() == 0
-    for shown, placement in (("believed", response["believed"]), ("true", response["true"])):
+    for shown, placement in (("predicted", response["predicted"]), ("true", response["true"])):
         pieces = page.eval_on_selector_all(
             f"#{shown} [data-piece]", "all => all.map(one => one.dataset.square + one.dataset.piece)"
         )

@@ -95,7 +95,7 @@ def test_foreign_host_header_is_refused_on_every_listen_address(
 
 def test_thousand_malformed_requests_get_no_5xx_and_server_survives(server: Server) -> None:
     rng = random.Random(7)
-    paths = ["/", "/api/position", "/api/answer", "/api/believe", "/api/models", "/page.js", "*", "", "//", "/\x00"]
+    paths = ["/", "/api/position", "/api/answer", "/api/predict", "/api/models", "/page.js", "*", "", "//", "/\x00"]
     values = ["", "x", 3, -1, None, True, [], {}, ["e2e4"], ["e2e4"] * 2000, 1e400, "P" * 500, "8/8 w - -"]
     answered = 0
     for number in range(1000):

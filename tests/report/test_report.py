@@ -47,7 +47,7 @@ def test_summary_begins_with_match_and_lists_losses_before_gains(record: Make) -
     assert "-60 Elo [-90, -30], worse" in match and "score 0.415; 400 games" in match
     assert worse.startswith("Worse: policy/legal_best_move 0.900 → 0.860 (-0.040 [-0.050, -0.030])")
     assert better.startswith("Better: policy/valid 0.900 → 0.950 (+0.050 [+0.040, +0.060])")
-    assert "1 of 4 headline keys" in same and "2048 rows per task" in same
+    assert "1 of 4 tested headline keys" in same and "2048 rows per task" in same
     assert warning == "Warning: kl, shown after 4 steps, first 41, last 44."
 
 
@@ -56,6 +56,19 @@ def test_uncorrected_loss_is_reported_as_perhaps_worse(record: Make) -> None:
     summary = run.summary | {"perhaps_worse": ["policy/valid"], "detectable": {"policy/valid": 0.0125}}
     [sentence] = [text for text in summarise_run(summary, []).sentences() if text.startswith("Perhaps worse")]
     assert "policy/valid 0.900 → 0.950" in sentence and "0.013 is found 4 times in 5" in sentence
+
+
+def test_untested_keys_do_not_count_as_no_measured_difference(record: Make) -> None:
+    summary = record().summary | {"better": [], "worse": []}
+    rows = summary | {"detectable": {"policy/valid": 0.01, "policy/legal_best_move": 0.01}}
+    told = summarise_run(rows, []).no_difference
+    assert told.startswith("No measured difference in 2 tested headline keys: 2048 rows per task")
+    games = summary | {"detectable": {"match/elo": 30.0}}
+    assert "in 1 tested headline keys: 400 games are too few" in summarise_run(games, []).no_difference
+    assert summarise_run(summary | {"detectable": {}}, []).no_difference.startswith("No headline key was tested")
+    elo = summary["match"]["elo"] | {"n": 10}
+    short = summarise_run(summary | {"match": {"elo": elo}, "detectable": {}}, []).match
+    assert "not tested below 30 games" in short and "no measured difference" not in short
 
 
 def test_reward_rise_without_better_key_is_a_warning(record: Make) -> None:
@@ -183,6 +196,17 @@ def test_page_needs_no_network_and_equals_page_of_another_process(record: Make, 
     assert there.read_text(encoding="utf-8") == page
     assert done.stdout.splitlines()[1].startswith("Match against the start: -60 Elo")
     assert done.stdout.endswith(f"report: {there}\n")
+
+
+@pytest.mark.parametrize("name", ["a[/x].html", "a[b].html"])
+def test_brackets_of_the_path_are_printed_as_they_are(
+    name: str, record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run", record())
+    output = tmp_path / name
+    output.parent.mkdir(exist_ok=True)
+    assert main(["report", str(tmp_path / "run"), "--output", str(output)]) == 0
+    assert output.is_file() and capsys.readouterr().out.endswith(f"report: {output}\n")
 
 
 def test_unfinished_run_has_report_without_tables(record: Make, tmp_path: Path) -> None:

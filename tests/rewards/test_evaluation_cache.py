@@ -6,11 +6,12 @@ from pathlib import Path
 import chess
 import pytest
 
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.rewards import Rubric, RubricConfig
-from rookworld_rlvr.rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, load_cache
+from rookworld_rlvr.rewards.evaluation_cache import EvaluationCache, load_cache
 from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
-from rookworld_rlvr.stockfish.engine import Analysis, EngineNotFoundError
+from rookworld_rlvr.stockfish.engine import Analysis, EngineUnusableError
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals, render_move_evals
@@ -39,7 +40,7 @@ def write(path: Path, *fens: str) -> Path:
 
 
 def no_engine() -> EnginePool:
-    raise EngineNotFoundError("none here")
+    raise EngineUnusableError("none here")
 
 
 def scorer_with(book: EvaluationCache) -> Scorer:
@@ -104,6 +105,15 @@ def test_engine_is_opened_once_and_only_for_uncached_positions(tmp_path: Path) -
     assert set(opened) == {OTHER}
 
 
+def test_unusable_analysis_cache_is_refused_with_its_option() -> None:
+    def open_pool() -> EnginePool:
+        raise UserError("expected a cache of analyses at x, got a full disk")
+
+    scorer = Scorer(Rubric(RubricConfig()), load_cache(""), open_pool=open_pool)
+    with pytest.raises(UserError, match=r"^rubric\.stockfish: expected a cache .*; rubric\.stockfish\.cache=false"):
+        scorer.score_all([ask(FEN, GOOD)])
+
+
 def test_environment_score_has_empty_source() -> None:
     prompt = f"A: {chess.STARTING_FEN}+e2e4+e2e4+"
     [score] = scorer_with(load_cache("")).score_all([ScoreRequest(prompt, "nonsense", None)])
@@ -131,7 +141,7 @@ def test_malformed_cache_line_is_refused_with_its_line_number(tmp_path: Path, te
     path = tmp_path / "book.tsv"
     twice = f"{render_move_evals(MoveEvals(FEN, 'test', legal(FEN)))}\n" * 2
     path.write_text(f"{twice}{text}\n")
-    with pytest.raises(EvaluationCacheError, match=r"book\.tsv, line 3: expected") as raised:
+    with pytest.raises(UserError, match=r"book\.tsv, line 3: expected") as raised:
         load_cache(str(path))
     assert "\n" not in str(raised.value)
 
@@ -140,7 +150,7 @@ def test_missing_or_damaged_evaluation_file_is_refused(tmp_path: Path) -> None:
     damaged = tmp_path / "book.tsv.gz"
     damaged.write_bytes(b"\x1f\x8b no gzip")
     for source in (str(tmp_path / "nope.tsv"), str(damaged)):
-        with pytest.raises(EvaluationCacheError, match="expected a file of move evaluations"):
+        with pytest.raises(UserError, match="expected a file of move evaluations"):
             load_cache(source)
 
 

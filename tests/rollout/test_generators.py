@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, PromptLengthError, SampledCompletion
+from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig, SampledCompletion
 
 Prompts = list[tuple[int, ...]]
 Engine = Callable[..., Generator]
@@ -156,7 +157,7 @@ def test_generation_restores_the_training_flag(
     generator.generate(prompts, group_size=1, temperature=1.0, seeds=SEEDS)
     assert policy.model.training is training
     too_long = (0,) * 10_000
-    with pytest.raises(PromptLengthError):
+    with pytest.raises(UserError):
         generator.generate([too_long], group_size=1, temperature=1.0, seeds=SEEDS[:1])
     assert policy.model.training is training
 

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import importlib
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum, checksum_of
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError, room_for, until_end
@@ -132,9 +134,15 @@ def test_completion_is_cut_after_its_end_token() -> None:
 
 
 def test_room_for_completion_is_limited_by_model_positions() -> None:
-    assert [room_for([0] * length, 10, 4) for length in (1, 6, 7, 9)] == [4, 4, 3, 1]
-    with pytest.raises(ValueError, match="shorter than the model's 10 positions, got 10"):
-        room_for([0] * 10, 10, 4)
+    assert [room_for(length, 10, 4) for length in (1, 6, 7, 9)] == [4, 4, 3, 1]
+
+
+def test_error_of_a_prompt_without_room_survives_pickling() -> None:
+    with pytest.raises(UserError, match="shorter than the model's 10 positions, got 10") as refusal:
+        room_for(10, 10, 4)
+    # Ranks send their errors to each other in this form.
+    sent = pickle.loads(pickle.dumps(refusal.value))
+    assert type(sent) is UserError and str(sent) == str(refusal.value)
 
 
 def test_rounded_bf16_weights_are_accepted_as_the_trainers_weights(policy: Policy) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
-from rookworld_rlvr.errors import ScorerError
-from rookworld_rlvr.stockfish.cache import FILE, CacheError, EngineCache, default_folder
+from rookworld_rlvr.errors import ScorerError, UserError
+from rookworld_rlvr.stockfish.cache import FILE, EngineCache, default_folder
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, engine_position
 from rookworld_rlvr.stockfish.pool import EnginePool
 
@@ -119,20 +119,28 @@ def test_default_cache_folder_follows_xdg_cache_home_then_home(tmp_path: Path, m
 
 def test_invalid_or_uncreatable_cache_file_is_refused(fake_stockfish: Path, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("no database at all, but long enough to be looked at" * 50)
-    with pytest.raises(CacheError, match=f"expected a cache of analyses at .*{FILE}, got file is not a database"):
+    with pytest.raises(UserError, match=f"expected a cache of analyses at .*{FILE}, got file is not a database"):
         pool_in(tmp_path, fake_stockfish)
-    with pytest.raises(CacheError, match="Not a directory"):
+    with pytest.raises(UserError, match="Not a directory"):
         pool_in(tmp_path / FILE / "deeper", fake_stockfish)
 
 
 def test_cache_folder_of_unknown_user_is_refused(fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CacheError, match="expected a folder for a cache of analyses, got ~nobody-here/x: "):
+    with pytest.raises(UserError, match=f"expected a cache of analyses at ~nobody-here/x/{FILE}, got "):
         pool_in(Path("~nobody-here/x"), fake_stockfish)
     # A user without a home folder gets the same error.
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    with pytest.raises(CacheError, match=r"got ~/.cache/rookworld: "):
+    with pytest.raises(UserError, match=f"at ~/.cache/rookworld/{FILE}, got "):
         EnginePool(EngineConfig(path=str(fake_stockfish)))
+
+
+def test_closed_pool_with_a_cache_refuses_a_new_position(fake_stockfish: Path, tmp_path: Path) -> None:
+    pool = pool_in(tmp_path, fake_stockfish)
+    pool.close()
+    pool.close()
+    with pytest.raises(ScorerError, match="the engine is closed"):
+        pool.analyse(FENS[:1])
 
 
 def test_cache_failure_during_use_raises_scorer_error(fake_stockfish: Path, tmp_path: Path) -> None:

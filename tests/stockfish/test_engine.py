@@ -15,7 +15,6 @@ from rookworld_rlvr.stockfish.engine import (
     Analysis,
     Engine,
     EngineConfig,
-    EngineNotFoundError,
     EngineUnusableError,
     engine_position,
     find_engine,
@@ -36,10 +35,10 @@ def test_missing_engine_error_names_the_install_command(monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("STOCKFISH_PATH", raising=False)
     monkeypatch.setattr(engine_file, "DEBIAN_PATH", tmp_path / "absent")
-    with pytest.raises(EngineNotFoundError, match="found none: apt-get install stockfish, or set STOCKFISH_PATH"):
+    with pytest.raises(EngineUnusableError, match="found none: apt-get install stockfish, or set STOCKFISH_PATH"):
         Engine(EngineConfig())
     monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "gone"))
-    with pytest.raises(EngineNotFoundError, match="gone': no such file"):
+    with pytest.raises(EngineUnusableError, match="gone': no such file"):
         find_engine()
 
 
@@ -54,7 +53,7 @@ def test_resolved_engine_path_is_the_one_that_runs(
         engine = opened(name)
         assert engine.identity() == "Stockfish 15.1 fake.nnue"
         engine.close()
-    with pytest.raises(EngineNotFoundError, match="'~nobody-here/stockfish': no such file"):
+    with pytest.raises(EngineUnusableError, match="'~nobody-here/stockfish': no such file"):
         find_engine("~nobody-here/stockfish")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.errors import ScorerError
-from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, EngineNotFoundError, engine_position
+from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, EngineUnusableError, engine_position
 from rookworld_rlvr.stockfish.pool import EngineCounts, EnginePool
 
 PATIENCE_S = 20
@@ -228,5 +228,5 @@ def test_engines_end_when_their_owner_process_is_killed(stockfish: str, until: U
 
 
 def test_pool_without_an_engine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineNotFoundError, match="no such file"):
+    with pytest.raises(EngineUnusableError, match="no such file"):
         pool_of(tmp_path / "absent")

@@ -6,8 +6,9 @@ from pathlib import Path
 import chess
 import pytest
 
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks.audit import audit, corrected_lines
-from rookworld_rlvr.tasks.corpus import CorpusError, split_line
+from rookworld_rlvr.tasks.corpus import split_line
 from rookworld_rlvr.tasks.policy import parse_policy
 from rookworld_rlvr.tasks.types import ParseFailure, PolicyCompletion, Task
 
@@ -267,11 +268,11 @@ def test_clean_file_has_no_defect_and_stays_unchanged(write: Writer) -> None:
 
 
 def test_missing_file_or_file_without_valid_rows_raises(write: Writer, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no file"):
+    with pytest.raises(UserError, match="no file"):
         audit(tmp_path / "missing.txt")
-    with pytest.raises(CorpusError, match="bad_prompt 1"):
+    with pytest.raises(UserError, match="bad_prompt 1"):
         audit(write("hello"))
-    with pytest.raises(CorpusError, match="no file"):
+    with pytest.raises(UserError, match="no file"):
         fixed(tmp_path / "missing.txt")
 
 
@@ -337,5 +338,5 @@ def test_game_in_progress_is_not_reported_as_truncated(tmp_path: Path) -> None:
 
 def test_fens_in_text_file_are_refused_with_hint_of_fen_suffix(tmp_path: Path) -> None:
     (tmp_path / "fens.txt").write_text("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1\n")
-    with pytest.raises(CorpusError, match=r"row 1: the line is a FEN alone: name a file of FENs \.fen"):
+    with pytest.raises(UserError, match=r"row 1: the line is a FEN alone: name a file of FENs \.fen"):
         audit(tmp_path / "fens.txt")

@@ -8,12 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.tasks.corpus import (
-    CorpusError,
-    parse_row,
-    read_corpus,
-    split_line,
-)
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.tasks.corpus import parse_row, read_corpus, split_line
 from rookworld_rlvr.tasks.types import Example, FailureReason, ParseFailure, Task
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -165,7 +161,7 @@ def test_source_without_valid_rows_raises_one_line_error(
     write: Writer, name: str, lines: list[str], expected: str
 ) -> None:
     path = write(name, *lines)
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(UserError) as caught:
         read_corpus(path)
     assert expected in str(caught.value)
     assert str(path) in str(caught.value)
@@ -181,7 +177,7 @@ def test_a_missing_path_raises_without_asking_the_hub(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
     source = str(tmp_path / name) if name == "missing" else name
-    with pytest.raises(CorpusError, match=rf"^expected .*, got {source}: no file$"):
+    with pytest.raises(UserError, match=rf"^expected .*, got {source}: no file$"):
         read_corpus(source)
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rookworld_rlvr.tasks.corpus import CorpusError, read_corpus, split_line
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.tasks.corpus import read_corpus, split_line
 from rookworld_rlvr.tasks.types import Example, Task
 
 Writer = Callable[..., Path]
@@ -75,7 +76,7 @@ def test_folder_without_dataset_or_split_raises_one_line_error(write: Writer, tm
     (tmp_path / "set").mkdir()
     if lines:
         write("set/train.jsonl", *lines)
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(UserError) as caught:
         read_corpus(tmp_path / "set", split="validation" if lines and "text" in lines[0] else "train")
     assert str(caught.value).startswith("expected a dataset with a split '")
     assert str(tmp_path / "set") in str(caught.value)
@@ -101,5 +102,5 @@ def test_unreachable_hub_raises_one_line_error(monkeypatch: pytest.MonkeyPatch) 
         raise ConnectionError(f"Couldn't reach {name!r} on the Hub\nand more")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(CorpusError, match=r"^expected a dataset .* in a/b, got ConnectionError: .* on the Hub$"):
+    with pytest.raises(UserError, match=r"^expected a dataset .* in a/b, got ConnectionError: .* on the Hub$"):
         read_corpus("a/b")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rookworld_rlvr.tasks.corpus import CorpusError, read_corpus
+from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.tasks.corpus import read_corpus
 
 PGN = '[Event "?"]\n\n1. e4 e5 *\n'
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
@@ -27,5 +28,5 @@ def test_a_fen_file_gives_its_lines_as_prompts(tmp_path: Path) -> None:
 def test_malformed_line_of_fen_file_raises_corpus_error(tmp_path: Path) -> None:
     path = tmp_path / "positions.fen"
     path.write_text("nonsense\n")
-    with pytest.raises(CorpusError, match=r"positions\.fen"):
+    with pytest.raises(UserError, match=r"positions\.fen"):
         read_corpus(path)

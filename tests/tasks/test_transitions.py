@@ -85,16 +85,20 @@ def row_of(line: str) -> Example:
     return example
 
 
+def rows_of_games(count: int) -> list[list[str]]:
+    """Return source, kind and line of each row of games that need no engine."""
+    return [row.split("\t") for number in range(count) for row in transition_game(random.Random(number))]
+
+
 def test_transition_rows_match_python_chess_and_cover_rare_classes() -> None:
     kinds, sources = Counter[str](), Counter[str]()
-    for number in range(60):
-        for row in transition_game(random.Random(number)):
-            kinds[row.kind] += 1
-            sources[row.source] += 1
-            example = row_of(row.line)
-            prompt = parse_environment_prompt(example.prompt)
-            assert parse_environment(example.completion or "") == environment_truth(prompt)
-            assert is_legal_uci(chess.Board(prompt.fen), prompt.uci) is not row.kind.startswith("illegal")
+    for source, kind, line in rows_of_games(60):
+        kinds[kind] += 1
+        sources[source] += 1
+        example = row_of(line)
+        prompt = parse_environment_prompt(example.prompt)
+        assert parse_environment(example.completion or "") == environment_truth(prompt)
+        assert is_legal_uci(chess.Board(prompt.fen), prompt.uci) is not kind.startswith("illegal")
     assert set(sources) == {"opening", "random"} and min(sources.values()) > 100
     illegal = sum(count for kind, count in kinds.items() if kind.startswith("illegal"))
     assert 0.15 < illegal / sum(kinds.values()) < 0.5
@@ -102,9 +106,9 @@ def test_transition_rows_match_python_chess_and_cover_rare_classes() -> None:
 
 
 def test_opening_rows_begin_at_the_first_move() -> None:
-    rows = [row for number in range(20) for row in transition_game(random.Random(number)) if row.source == "opening"]
-    assert any(chess.STARTING_FEN in row.line.split("+")[0] for row in rows)
-    assert all(int(row.line.split("+")[0].split(" ")[6]) <= 9 for row in rows)
+    positions = [line.split("+")[0] for source, _, line in rows_of_games(20) if source == "opening"]
+    assert any(chess.STARTING_FEN in position for position in positions)
+    assert all(int(position.split(" ")[6]) <= 9 for position in positions)
 
 
 def test_game_is_rebuilt_with_history_from_its_positions() -> None:
@@ -112,9 +116,10 @@ def test_game_is_rebuilt_with_history_from_its_positions() -> None:
     for uci in ("e2e4", "e7e5", "g1f3", "b8c6", "f1c4"):
         board.push_uci(uci)
         fens.append(board.fen())
-    rows = [row for seed in range(40) for row in rows_from_positions(fens, random.Random(seed)) if row.kind == "quiet"]
-    histories = {parse_environment_prompt(row_of(row.line).prompt).history for row in rows}
-    assert ("e2e4", "e7e5", "g1f3") in histories and all(row.source == "engine" for row in rows)
+    games = (rows_from_positions(fens, random.Random(seed)) for seed in range(40))
+    rows = [row.split("\t") for game in games for row in game]
+    histories = {parse_environment_prompt(row_of(line).prompt).history for _, kind, line in rows if kind == "quiet"}
+    assert ("e2e4", "e7e5", "g1f3") in histories and {source for source, _, _ in rows} == {"engine"}
     # A position that no legal move reaches ends the game.
     assert list(rows_from_positions([fens[0], fens[3]], random.Random(0))) == []
 

@@ -12,13 +12,7 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.prompt_stream import MixtureConfig
 from rookworld_rlvr.tasks.types import Example
-from rookworld_rlvr.training.data import (
-    DataConfig,
-    default_file,
-    held_out_positions,
-    load_data,
-    load_evaluation_data,
-)
+from rookworld_rlvr.training.data import DataConfig, default_file, held_out_positions, load_data, load_evaluation_data
 
 POLICY_ONLY = MixtureConfig(1.0, 0.0)
 OPENING_FENS = [opening_board(opening).fen() for opening in OPENINGS]

@@ -9,7 +9,7 @@ import pytest
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.generator import Generator
-from rookworld_rlvr.stockfish.engine import EngineNotFoundError, find_engine
+from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import train as train_run
 
@@ -114,7 +114,7 @@ def test_installed_engine_adjudicates_match(train: Train, monkeypatch: pytest.Mo
     monkeypatch.delenv("STOCKFISH_PATH")
     try:
         find_engine()
-    except EngineNotFoundError:
+    except EngineUnusableError:
         pytest.skip("no Stockfish on this machine")
     match = summary(train(*DEFAULTS, "steps=1", "evaluation_rows=1", "match_pairs=2", "match_plies=3"))["match"]
     assert match["ended/adjudicated_engine"]["value"] == 1.0 and match["adjudicator"].startswith("Stockfish")

@@ -16,16 +16,19 @@ from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.hydra_command import EXIT_CODES, store_schema, to_dataclass
 from rookworld_rlvr.errors import TrainingGaveUpError
+from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGING, Fault, FaultKind
 from rookworld_rlvr.stockfish.pool import EngineCounts
+from rookworld_rlvr.training import checks
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.diagnosis import KEEP_FAULTS, SUGGESTIONS, save_fault, write_diagnosis
 from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
+from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
@@ -409,10 +412,25 @@ def test_out_of_memory_halves_micro_batch_and_keeps_gradient_norm(make_saved_run
     assert "generator.batch_size=16 objective.group_size=4" in text and run.context.recovery.halvings == 3
 
 
+def test_bad_module_is_found_with_the_halved_micro_batch(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def noted(batch: Batch, size: int, **options: bool) -> list[Batch]:
+        sizes.append(size)
+        return list(micro_batches(batch, size, **options))
+
+    monkeypatch.setattr(checks, "micro_batches", noted)
+    run = make_run("optim.micro_batch_size=8")
+    run.context.recovery.halvings = 2
+    bad_logits(torch.nan)(run, lambda: True)
+    fault = grpo_step(run.context, 0).fault
+    assert fault is not None and fault.tensor == "policy: output of lm_head" and sizes == [2]
+
+
 def test_diagnosis_of_high_kl_suggests_twice_the_coefficient(make_saved_run: MakeRun) -> None:
     run = make_saved_run("kl.coef=0.2", "optim.lr=3e-4")
     report = StepReport(step=0, kl_coef=0.2, fault=Fault(FaultKind.kl_limit, "kl/exact", "9"))
-    write_diagnosis(run.folder, run.context, report, reason="too many faults", batch=None)
+    write_diagnosis(run.folder, run.context, report, reason="too many faults")
     assert diagnosis(run)["try"] == "kl.coef=0.4 optim.lr=1.0e-04"
 
 

@@ -122,15 +122,7 @@ def test_guard_state_round_trips_without_configuration() -> None:
     assert asdict(other) == asdict(guards) and state.keys() == {"grad_norm", "kl", "rewards"}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"spike_factor": 1.0},
-        {"kl_limit": -1.0},
-        {"kl_limit": math.nan},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{"spike_factor": 1.0}, {"kl_limit": -1.0}, {"kl_limit": math.nan}], ids=str)
 def test_guard_limits_out_of_range_are_refused_by_name(changes: dict[str, Any]) -> None:
     [name] = changes
     with pytest.raises(ValueError, match=name):

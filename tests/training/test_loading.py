@@ -25,6 +25,7 @@ from rookworld_rlvr.model.batch import collate
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind
 
 Load = Callable[..., Policy]
@@ -98,3 +99,16 @@ def test_dropout_under_an_unusual_name_is_turned_off(load: Load) -> None:
 def test_model_without_hidden_states_is_refused_in_one_line(load: Load) -> None:
     with pytest.raises(UserError, match="base model returns its last hidden states, got Llama4ForCausalLM"):
         load(Llama4TextConfig, num_local_experts=2, head_dim=16, intermediate_size_mlp=32)
+
+
+def test_model_path_is_read_from_the_home_folder(small_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(small_model.parent))
+    paths = (f"~/{small_model.name}", str(small_model))
+    ours, theirs = (load_policy(ModelConfig(path=path), torch.device("cpu"), Precision.fp32) for path in paths)
+    assert checksum(ours.model) == checksum(theirs.model)
+
+
+@pytest.mark.parametrize("path", ["gpt2", "~/nope"])
+def test_model_path_of_neither_a_folder_nor_owner_and_name_is_refused(path: str) -> None:
+    with pytest.raises(UserError, match=r"expected a folder with a config\.json or a hub name \(owner/name\), got"):
+        load_policy(ModelConfig(path=path), torch.device("cpu"), Precision.fp32)

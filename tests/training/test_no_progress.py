@@ -54,7 +54,9 @@ def test_run_without_effect_stops_with_reason_and_diagnosis(
         train_run(run)
     assert EXIT_CODES[error.type] == 4
     diagnosis = (run.folder / "diagnosis.txt").read_text()
-    assert diagnosis.startswith(f"step 3: {error.value}\n") and "\nprompt          " in diagnosis
+    assert str(error.value).endswith(f"; see {run.folder}/diagnosis.txt")
+    assert diagnosis.startswith(f"step 3: {str(error.value).rpartition('; see ')[0]}\n")
+    assert "\nprompt          " in diagnosis and "\nbatch " not in diagnosis
     assert (run.folder / "metrics.jsonl").read_text().count("\n") == 3
     assert (run.folder / "rollouts.jsonl").read_text().count('"step": 3,') == 2 * len(
         {line for line in diagnosis.splitlines() if line.startswith("prompt ")}

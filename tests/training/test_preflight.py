@@ -77,10 +77,7 @@ def test_refused_training_run_exits_with_code_3_and_keeps_latest_link(
 
 
 def test_positions_counted_from_the_pads_are_refused_by_name(
-    small_overrides: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def from_the_pads(attention_BT: Tensor) -> Tensor:
         return torch.arange(attention_BT.shape[1]).expand(attention_BT.shape)

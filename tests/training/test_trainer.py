@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.metrics import METRICS, declared
 from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.run_files import make_run_folder
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
@@ -62,6 +64,22 @@ def test_run_folder_is_named_by_date_and_latest_points_to_it(finished: Path) -> 
     contents = {"config.yaml", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "summary.json", "before_rows.jsonl"}
     contents |= {"report.html"}
     assert {path.name for path in finished.iterdir()} == contents
+
+
+def test_runs_that_begin_in_the_same_instant_have_their_own_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, mkdir = datetime(2024, 5, 6), Path.mkdir
+
+    def overtaken(folder: Path, *arguments: Any, **options: Any) -> None:
+        """Make the folder, but if it is the first of its name, let another run make it before."""
+        if folder.name == "00-00-00-run" and not folder.exists():
+            mkdir(folder)
+        mkdir(folder, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", overtaken)
+    made = [make_run_folder(tmp_path, "run", now=now) for _ in range(2)]
+    assert made == [tmp_path / "2024-05-06" / f"00-00-00-{name}" for name in ("run-2", "run-3")]
 
 
 def test_metrics_have_one_object_per_step_and_every_key_is_declared(finished: Path) -> None:

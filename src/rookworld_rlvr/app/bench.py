@@ -45,8 +45,9 @@ def main(argv: list[str]) -> int:
 
 def bench(config: BenchRunConfig, raw: DictConfig) -> None:
     """Measure each generator, print the table, and write `bench.output`."""
-    if config.bench.output and not Path(config.bench.output).resolve().parent.is_dir():
-        raise UserError(f"bench.output: expected a file in a folder that exists, got {config.bench.output}")
+    output = Path(config.bench.output) if config.bench.output else None
+    if output is not None and (output.is_dir() or not output.resolve().parent.is_dir()):
+        raise UserError(f"bench.output: expected a file in a folder that exists, got {output}")
     if config.resume:
         config = to_dataclass(resumed_config(config.resume, raw, overrides()))
     run = build_unsaved_run(replace(config, evaluation_rows=0, resume="", max_staleness=0))
@@ -54,8 +55,8 @@ def bench(config: BenchRunConfig, raw: DictConfig) -> None:
         rounds = measure(run.context, config)
     figures = {"machine": machine(config, run.context.policy), **summary(rounds)}
     run.console.print(bench_table(figures))
-    if config.bench.output:
-        write_json(Path(config.bench.output), figures)
+    if output is not None:
+        write_json(output, figures)
 
 
 def measure(context: StepContext, config: BenchRunConfig) -> dict[GeneratorKind, list[Row]]:

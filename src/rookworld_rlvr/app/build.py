@@ -18,7 +18,7 @@ from ..model.loading import load_policy
 from ..model.sharded import require_sharding, shard
 from ..model.world import Distributed, World
 from ..rewards import Rubric
-from ..rewards.evaluation_cache import EvaluationCache, EvaluationCacheError, load_cache
+from ..rewards.evaluation_cache import EvaluationCache, load_cache
 from ..rewards.rubric import MoveSource
 from ..rewards.scorer import Scorer, make_scorer
 from ..stability.guards import Guards
@@ -47,7 +47,12 @@ LINE = 1000
 
 def make_console(*, quiet: bool = False) -> Console:
     """Return a console that is wide enough never to shorten a line. A narrower terminal wraps lines itself."""
-    return Console(file=sys.stdout, width=LINE, quiet=quiet)
+    return Console(file=sys.stdout, width=LINE, quiet=quiet, highlight=False)
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines as they are. Brackets, which a path may have, are not markup, and rich does not wrap the lines."""
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def set_threads(threads: int) -> None:
@@ -203,5 +208,5 @@ def open_pool(config: EngineConfig, where: str) -> EnginePool:
 
 
 def _cache(source: str, where: str) -> EvaluationCache:
-    with prefixed(where, EvaluationCacheError):
+    with prefixed(where, UserError):
         return load_cache(source)

@@ -20,7 +20,7 @@ from ..evaluation.suite import Measures, SuiteName, no_measures
 from ..evaluation.table import Row, json_number, to_json
 from ..files import write_json
 from .arguments import OneLineParser
-from .build import make_console
+from .build import make_console, print_lines
 from .rows_file import MISSING, leaves, read_finished, rows_path
 from .tables import comparison_table
 
@@ -70,9 +70,9 @@ def _compare(first: Path, second: Path, out: Path | None) -> None:
     if differing:
         lines.append("Differs: " + "; ".join(f"{name} is {a} in A, {b} in B" for name, (a, b) in differing.items()))
     console = make_console()
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, *lines)
     console.print(comparison_table(comparisons))
-    console.print("\n".join(_conclusion(comparisons)), highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, *_conclusion(comparisons))
     if out is not None:
         models = {"first": one[0]["model"], "second": two[0]["model"]}
         table = {key: _as_json(entry) for key, entry in comparisons.items()}
@@ -155,7 +155,7 @@ def _settings(head: Mapping[str, Any], suites: Sequence[str]) -> Iterator[tuple[
 
 
 def _must_agree(name: str, suites: Sequence[str], loss: bool) -> bool:
-    if name in PATH_SETTINGS or name.rpartition(".")[2] in PATH_SETTINGS:
+    if name.rpartition(".")[2] in PATH_SETTINGS:
         return False
     if name.startswith(SETTINGS_OF_LOSS):
         return loss and SuiteName.policy in suites

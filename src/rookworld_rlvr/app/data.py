@@ -8,17 +8,15 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError, prefixed
+from ..errors import BAD_INPUT, DONE, INTERRUPTED, ScorerError, UserError, prefixed
 from ..files import write_lines
-from ..rewards import ScorerError
-from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig, EngineUnusableError
+from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig
 from ..stockfish.uci import Limit
 from ..tasks.audit import audit, corrected_lines
-from ..tasks.corpus import POSITION_FILES, CorpusError
+from ..tasks.corpus import POSITION_FILES
 from ..tasks.types import Task
 from ..training.data import held_out_positions, positions_of
 from .arguments import OneLineParser, positive
-from .generation.game_log import GameLogError
 from .generation.generate import (
     AUDITS,
     CARD_FILE,
@@ -28,7 +26,7 @@ from .generation.generate import (
     positions_with_moves,
     write_move_evals,
 )
-from .generation.workers import Labelling, WorkerError
+from .generation.workers import Labelling
 from .progress import bars
 
 BOTH = "both"
@@ -36,7 +34,7 @@ BOTH = "both"
 DEPTH, TIMEOUT_S = 4, 120
 
 
-USER_ERRORS = (UserError, CorpusError, EngineUnusableError, ScorerError, GameLogError, WorkerError, OSError)
+USER_ERRORS = (UserError, ScorerError, OSError)
 
 
 def main(argv: list[str]) -> int:
@@ -52,7 +50,8 @@ def main(argv: list[str]) -> int:
         print(f"rookworld data: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("rookworld data: interrupted; the same command resumes", file=sys.stderr)
+        resumes = "" if arguments.run is _audit else "; the same command resumes"
+        print(f"rookworld data: interrupted{resumes}", file=sys.stderr)
         return INTERRUPTED
     return DONE
 
@@ -83,9 +82,9 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--task", choices=[*map(str, Task), BOTH], default=BOTH)
+    parser.add_argument("--task", choices=[*map(str, Task), BOTH], default=BOTH, help=f"task; default {BOTH}")
     parser.add_argument("--rows", type=positive, required=True, metavar="N", help="number of rows per task")
-    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the games; default 0")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
         "--depth", type=positive, default=DEPTH, metavar="D", help=f"depth of Stockfish in plies; default {DEPTH}"
@@ -140,12 +139,12 @@ def _gz(text: str) -> Path:
 
 def _evals(arguments: argparse.Namespace) -> None:
     config = EngineConfig(nodes=arguments.nodes, processes=arguments.processes)
-    wanted = len(positions_with_moves(arguments.files))
-    if not wanted:
+    fens = positions_with_moves(arguments.files)
+    if not fens:
         raise UserError(f"evals: expected P: prompts or positions in {', '.join(arguments.files)}, got none")
-    with bars({"evaluations": wanted}, unit="positions") as report:
-        count = write_move_evals(arguments.files, arguments.out, config, lambda done: report("evaluations", done))
-    print(f"move evaluations of {count} positions, {config.nodes} nodes per position: {arguments.out}")
+    with bars({"evaluations": len(fens)}, unit="positions") as report:
+        write_move_evals(fens, arguments.out, config, lambda done: report("evaluations", done))
+    print(f"move evaluations of {len(fens)} positions, {config.nodes} nodes per position: {arguments.out}")
 
 
 def _audit(arguments: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ from ..provenance import software
 from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
 from .arguments import warn_of_unfinished
-from .build import make_console, make_move_evaluator, set_threads
+from .build import make_console, make_move_evaluator, print_lines, set_threads
 from .compare import compare_command
 from .config import EvaluateConfig
 from .generators import make_generator
@@ -65,9 +65,9 @@ def _run(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)
     stockfish = EngineConfig(**asdict(config.stockfish))
-    engine = make_move_evaluator(stockfish, config.evaluation_nodes, "stockfish", config.move_evals)
-    with closing(engine):
-        suites = build_suites(Evaluated(config, data, policy, generator, engine))
+    evaluator = make_move_evaluator(stockfish, config.evaluation_nodes, "stockfish", config.move_evals)
+    with closing(evaluator):
+        suites = build_suites(Evaluated(config, data, policy, generator, evaluator))
         head = _head(config, raw, policy, suites)
         file = RowsFile(rows_path(output) if output else None, head, suites)
         begin_pgn(pgn, file.rows)
@@ -84,12 +84,10 @@ def _print(suites: Sequence[Suite], results: Mapping[str, Any], output: Path | N
     console = make_console()
     for suite in suites:
         facts = "".join(f", {name} {value}" for name, value in suite.facts.items())
-        line = f"{suite.name}: {len(suite.items)} rows{facts}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_lines(console, f"{suite.name}: {len(suite.items)} rows{facts}")
     for table in evaluation_tables({key: row for result in results.values() for key, row in result["table"].items()}):
         console.print(table)
-    last = f"result: {output}; failures: rookworld rollouts {output} --failed" if output else NOT_KEPT
-    console.print(last, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, f"result: {output}; failures: rookworld rollouts {output} --failed" if output else NOT_KEPT)
 
 
 def _require_ours(output: Path) -> None:

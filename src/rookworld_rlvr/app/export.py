@@ -12,7 +12,7 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code. Raises UserError or OSError, which the command line reports."""
     given = _parser().parse_args(argv)
     warn_of_unfinished(given.run)
-    files = export(given.run, given.to, checkpoint=given.checkpoint, name=given.to.resolve().name)
+    files = export(given.run, given.to, checkpoint=given.checkpoint)
     print(f"{len(files)} files: {given.to}; its card: {given.to / 'README.md'}")
     print(f"to send it: hf upload USER/NAME {given.to}")
     return DONE

@@ -31,12 +31,11 @@ from ..errors import (
 )
 from ..model.world import RankError
 from ..rewards import ScorerError
-from ..rollout.generator import GeneratorError, PromptLengthError
+from ..rollout.generator import GeneratorError
 from .arguments import conf_folder, groups
 
 EXIT_CODES: dict[type[Exception], int] = {
     UserError: BAD_INPUT,
-    PromptLengthError: BAD_INPUT,
     PreflightError: REFUSED,
     TrainingGaveUpError: GAVE_UP,
     # Another rank has failed or does not answer.
@@ -190,7 +189,7 @@ def _options_like(unknown: str, options: Sequence[str]) -> list[str]:
     """
     last = unknown.split(".")[-1]
     alike = [option for option in options if re.split(r"[._]", option)[-1] == last or option.split(".")[-1] == last]
-    return (alike or get_close_matches(unknown, options, n=3))[:MOST_LIKE]
+    return (alike or get_close_matches(unknown, options))[:MOST_LIKE]
 
 
 def _one_line(error: BaseException) -> str:

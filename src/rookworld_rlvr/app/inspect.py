@@ -17,14 +17,14 @@ from ..rollout.generator import GeneratorKind
 from ..stability.faults import FaultError
 from ..training.all_moves import MoveBatch, expected_value
 from ..training.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint
-from ..training.checks import check_gradient, check_logprobs, check_loss
+from ..training.checks import check_gradient, check_kl, check_logprobs, check_loss
 from ..training.config import RunConfig
 from ..training.diagnosis import load_fault
 from ..training.loss import MicroLoss, grpo_loss
 from ..training.run_files import CONFIG_FILE
 from ..training.state import StepContext
 from .arguments import OneLineParser
-from .build import build_unsaved_run, make_console
+from .build import build_unsaved_run, make_console, print_lines
 from .train import saved_settings
 
 SHOWN_SAMPLES = 8
@@ -47,13 +47,12 @@ def inspect_batch(path: Path) -> None:
     for sample in saved["samples"][:SHOWN_SAMPLES]:
         prompt, completion = printable(sample["prompt"]), printable(sample["completion"])
         lines.append(f"reward {sample['reward']:+.3f}  {prompt}  →  {completion}")
-    # Names of rewards and a model's text may have brackets, which are not markup.
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, *lines)
     if saved["batch"] is None or not len(saved["batch"].tokens_BT):
-        console.print("nothing to replay: it happened without a batch of completions")
+        print_lines(console, "nothing to replay: it happened without a batch of completions")
         return
     context, weights = _context(path.resolve().parents[1], saved)
-    console.print(f"weights: {weights}", highlight=False, soft_wrap=True)
+    print_lines(console, f"weights: {weights}")
     _replay(console, context, saved)
 
 
@@ -91,24 +90,26 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
             value, logprobs = expected_value(context.policy, batch, temperature=plan.temperature)
             check_logprobs(context, logprobs, None, batch)
             loss = -plan.objective.all_moves_coef * value
-            console.print(f"{'expected value':<15} {value.item():.6g}", highlight=False)
+            print_lines(console, f"{'expected value':<15} {value.item():.6g}")
         else:
             micro_loss = grpo_loss(context.policy, batch, plan)
             check_logprobs(context, micro_loss.logprobs, micro_loss.ref_logprobs, batch)
             _show_terms(console, micro_loss)
             loss = micro_loss.loss
             if plan.objective.all_moves_coef:
-                console.print("left out: the expected value over all legal moves, which the file does not have")
+                print_lines(console, "left out: the expected value over all legal moves, which the file does not have")
         check_loss(loss, batch)
+        if not isinstance(batch, MoveBatch):
+            check_kl(context, batch, micro_loss.totals)
         loss.backward()
         grads = [p.grad for p in context.policy.model.parameters() if p.grad is not None]
         grad_norm = float(torch.nn.utils.get_total_norm(grads))
-        console.print(f"gradient norm   {grad_norm:.6g}", highlight=False)
+        print_lines(console, f"gradient norm   {grad_norm:.6g}")
         check_gradient(context, grad_norm, batch)
     except FaultError as error:
-        console.print(f"again: {error.fault}", highlight=False, markup=False, soft_wrap=True)
+        print_lines(console, f"again: {error.fault}")
         return
-    console.print("not again: forward and backward pass are finite and usual here")
+    print_lines(console, "not again: forward and backward pass are finite and usual here")
 
 
 def _show_terms(console: Console, micro_loss: MicroLoss) -> None:
@@ -121,5 +122,4 @@ def _show_terms(console: Console, micro_loss: MicroLoss) -> None:
         "largest ratio": tokens.ratio_max,
         "largest kl": tokens.kl_max,
     }
-    for name, value in terms.items():
-        console.print(f"{name:<15} {value:.6g}", highlight=False)
+    print_lines(console, *(f"{name:<15} {value:.6g}" for name, value in terms.items()))

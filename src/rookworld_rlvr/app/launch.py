@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import DONE, UserError
 from ..files import write_text
-from .arguments import OneLineParser
+from .arguments import OneLineParser, positive
 
 # Seconds before the time limit at which SLURM asks the job to stop, and seconds that torchrun then gives it to save.
 WARNING_S, SAVING_S = 180, 150
@@ -55,9 +55,6 @@ def _write(path: Path, text: str) -> None:
 
 def slurm_script(given: argparse.Namespace) -> str:
     """Return the text of the batch file. Raises UserError for an option that is out of range."""
-    for name in ("nodes", "processes", "cpus"):
-        if getattr(given, name) < 1:
-            raise UserError(f"launch slurm: --{name}: expected 1 or more, got {getattr(given, name)}")
     for name in ("name", "time", "partition", "account"):
         # A space would end the value, and a line break would add a line to the batch file.
         text = getattr(given, name)
@@ -94,10 +91,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld launch", description=__doc__)
     slurm = parser.add_subparsers(dest="system", required=True).add_parser("slurm", help="a batch file for SLURM")
     slurm.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="options of the run, after --")
-    slurm.add_argument("--nodes", type=int, default=1, help="number of machines (default 1)")
-    slurm.add_argument("--processes", type=int, default=1, help="processes per machine, one for each GPU (default 1)")
+    slurm.add_argument("--nodes", type=positive, default=1, help="number of machines (default 1)")
+    processes = "processes per machine, one for each GPU (default 1)"
+    slurm.add_argument("--processes", type=positive, default=1, help=processes)
     slurm.add_argument("--gpus", type=int, default=0, help="GPUs per machine; 0 (default) requests none")
-    slurm.add_argument("--cpus", type=int, default=4, help="cores per machine (default 4)")
+    slurm.add_argument("--cpus", type=positive, default=4, help="cores per machine (default 4)")
     slurm.add_argument("--time", default="24:00:00", help="time limit of the job (default 24:00:00)")
     slurm.add_argument("--partition", help="SLURM's partition")
     slurm.add_argument("--account", help="SLURM's account")

@@ -10,7 +10,7 @@ from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.summary import summarise_run
 from .arguments import OneLineParser, warn_of_unfinished
-from .build import make_console
+from .build import make_console, print_lines
 
 
 def main(argv: list[str]) -> int:
@@ -42,6 +42,5 @@ def _report(folders: list[Path], output: Path | None) -> None:
     write_text(path, page)
     console = make_console()
     for folder, run in zip(folders, runs, strict=True):
-        lines = [f"{folder}:", *summarise_run(run.summary, run.metrics).sentences()]
-        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+        print_lines(console, f"{folder}:", *summarise_run(run.summary, run.metrics).sentences())
+    print_lines(console, f"report: {path}")

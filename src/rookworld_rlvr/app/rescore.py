@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,7 @@ from ..tasks.types import LabelError, PromptError, Task
 from ..training.config import RunConfig
 from ..training.run_files import ROLLOUTS_FILE
 from .arguments import OneLineParser
-from .build import make_console, make_scorers
+from .build import make_console, make_scorers, print_lines
 from .hydra_command import overrides, run_command, to_dataclass
 from .train import NAME, resumed_config
 
@@ -72,9 +72,8 @@ def _rescore(config: RunConfig, raw: DictConfig) -> None:
     for one in changed[:SHOWN]:
         text = printable(f"{one.transcript.prompt}  →  {one.transcript.completion}")
         rewards = f"{one.before:+.3f} → {one.now:+.3f}  step {one.transcript.step}"
-        console.print(f"{rewards}  {text}", markup=False, highlight=False)
-    same = f"{len(rescored) - len(changed)} of {len(rescored)} rewards are the same"
-    console.print(same, highlight=False)
+        print_lines(console, f"{rewards}  {text}")
+    print_lines(console, f"{len(rescored) - len(changed)} of {len(rescored)} rewards are the same")
 
 
 def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescored]:
@@ -82,12 +81,10 @@ def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescor
     kept = [(one, one.reward) for one in transcripts if one.reward is not None]
     requests = [ScoreRequest(one.prompt, one.completion, one.expected) for one, _ in kept]
     scorer, measure = make_scorers(config)
-    with ExitStack() as stack:
-        stack.callback(measure.close)
-        stack.callback(scorer.close)
-        with prefixed(f"rescore: {config.resume}/{ROLLOUTS_FILE}", PromptError, LabelError):
-            scorer.prepare([request.prompt for request in requests])
-            scores = scorer.score_all(requests)
+    where = f"rescore: {config.resume}/{ROLLOUTS_FILE}"
+    with closing(measure), closing(scorer), prefixed(where, PromptError, LabelError):
+        scorer.prepare([request.prompt for request in requests])
+        scores = scorer.score_all(requests)
     return [Rescored(one, reward, score.total) for (one, reward), score in zip(kept, scores, strict=True)]
 
 
@@ -98,8 +95,8 @@ def _table(rescored: Sequence[Rescored]) -> Table:
         rows = [one for one in rescored if one.transcript.task is task]
         if not rows:
             continue
-        pairs = list(_pairs(rows))
-        agree = sum((one.before < two.before) == (one.now < two.now) for one, two in pairs)
+        pairs = _pairs(rows)
+        agree = sum(one.now < two.now for one, two in pairs)
         table.add_row(
             task,
             str(len(rows)),

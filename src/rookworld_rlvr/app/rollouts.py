@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--failed", action="store_true", help="only completions that were refused, illegal or wrong")
     parser.add_argument("--task", choices=[task.value for task in Task], help="only this task")
     parser.add_argument("--step", type=int, help="only this step")
-    parser.add_argument("--reward", type=float, nargs=2, metavar=("LOW", "HIGH"), default=(float("-inf"), float("inf")))
+    reward = "only rewards from LOW to HIGH, and completions without a reward"
+    everything = (float("-inf"), float("inf"))
+    parser.add_argument("--reward", type=float, nargs=2, metavar=("LOW", "HIGH"), default=everything, help=reward)
     parser.add_argument("--by-reward", action="store_true", help="sort by reward, lowest first")
     parser.add_argument("--most", type=positive, default=20, help="maximum number shown (default 20)")
     return parser

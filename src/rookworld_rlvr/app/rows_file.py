@@ -7,7 +7,7 @@ are appended chunk by chunk, and a truncated last line is ignored.
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..errors import UserError, first_line
 from ..evaluation.suite import Suite
 from ..evaluation.table import PromptAndCompletion, Row, json_number
 from ..files import append_lines, whole_lines, write_lines
+from ..report.transcripts import ROWS_ENDING
 
 HEADER = "evaluation"
 MISSING = "nothing"
@@ -25,12 +26,11 @@ SECTIONS = {
     "software": set[str](),
     "model": {"path", "parameters", "checksum"},
 }
-WRITTEN = tuple(spec.name for spec in fields(PromptAndCompletion))
 
 
 def rows_path(output: Path) -> Path:
     """Return the path of the rows that belong to the tables in `output`."""
-    return output.with_name(f"{output.name}.rows.jsonl")
+    return output.with_name(f"{output.name}{ROWS_ENDING}")
 
 
 class RowsFile:
@@ -80,21 +80,25 @@ def read_rows(path: Path) -> tuple[Any, dict[str, list[Row]]]:
         by_suite: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
             values = {key: float(value) for key, value in row["values"].items()}
-            written = PromptAndCompletion(*(row[name] for name in WRITTEN)) if WRITTEN[0] in row else None
+            has_texts = "prompt" in row
+            written = PromptAndCompletion(row["prompt"], row["expected"], row["completion"]) if has_texts else None
             by_suite[row["suite"]].append(Row(row["index"], row["item"], values, row.get("record", ""), written))
         return header[HEADER], dict(by_suite)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"output: expected the rows of an evaluation in {path}, got {first_line(error)}") from error
+        raise UserError(f"expected the rows of an evaluation in {path}, got {first_line(error)}") from error
 
 
 def read_finished(output: Path) -> tuple[Any, dict[str, list[Row]]]:
     """Return the header and the rows, by suite, of a finished evaluation. Raises UserError if it is not finished."""
-    header, rows = read_rows(rows_path(output))
+    path = rows_path(output)
+    if not path.is_file():
+        raise UserError(f"expected the rows of an evaluation in {path}, got no such file")
+    header, rows = read_rows(path)
     for section, names in SECTIONS.items():
         found = header.get(section) if isinstance(header, dict) else None
         if not isinstance(found, dict) or not names <= found.keys():
             wanted = f"{section} with {', '.join(sorted(names))}" if names else section
-            raise UserError(f"expected a header with {wanted} in {rows_path(output)}, got {str(found)[:80]}")
+            raise UserError(f"expected a header with {wanted} in {path}, got {str(found)[:80]}")
     try:
         tables = json.loads(output.read_text(encoding="utf-8"))["suites"]
         expected = {name: table["rows"] for name, table in tables.items()}

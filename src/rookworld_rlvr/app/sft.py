@@ -8,12 +8,12 @@ from ..errors import UserError, prefixed
 from ..files import make_folder
 from ..model.device import select_device
 from ..model.loading import ModelConfig, load_policy
-from ..tasks.corpus import CorpusError, exclude_positions, read_corpus
+from ..tasks.corpus import exclude_positions, read_corpus
 from ..tasks.types import Example
 from ..training.data import held_out_positions, positions_of
 from ..training.saved_state import STATE_FILE
 from ..training.sft import SFT, tokenize
-from .build import make_console, set_threads
+from .build import make_console, print_lines, set_threads
 from .config import SFTRunConfig
 from .hydra_command import run_command
 
@@ -39,21 +39,20 @@ def _sft(config: SFTRunConfig, _raw: DictConfig) -> None:
     examples = tokenize(labelled, policy.tokenizer, training.positions)
     if not examples:
         raise UserError(f"corpus: expected examples of at most {training.positions} tokens, got longer ones alone")
-    console.print(f"{len(examples)} examples of {len(labelled)} fit the model's positions", highlight=False)
+    print_lines(console, f"{len(examples)} examples of {len(labelled)} fit the model's positions")
     if training.resume(folder, examples):
-        console.print(f"resuming from step {training.step} in {folder}", highlight=False)
+        print_lines(console, f"resuming from step {training.step} in {folder}")
     for metrics in training.run(examples, folder):
         step, loss, lr = metrics["step"], metrics["loss"], metrics["lr"]
-        console.print(f"step {step:.0f}/{config.steps}  loss {loss:.4f}  lr {lr:.1e}", highlight=False)
-    hint = f"model: {folder}; to evaluate it: rookworld evaluate model.path={folder}"
-    console.print(hint, highlight=False, markup=False, soft_wrap=True)
+        print_lines(console, f"step {step:.0f}/{config.steps}  loss {loss:.4f}  lr {lr:.1e}")
+    print_lines(console, f"model: {folder}; to evaluate it: rookworld evaluate model.path={folder}")
 
 
 def load_examples(config: SFTRunConfig) -> list[Example]:
     """Return the labelled examples without held-out and excluded positions. Raises UserError."""
     if not config.corpus:
         raise UserError("corpus: expected files, as corpus=[policy.txt,environment.txt]; got none")
-    with prefixed("corpus", CorpusError):
+    with prefixed("corpus", UserError):
         examples = [example for source in config.corpus for example in read_corpus(source).examples]
         excluded = held_out_positions() | positions_of(config.exclude)
     kept = list(exclude_positions([example for example in examples if example.completion], excluded))

@@ -24,7 +24,7 @@ from ..training.preflight import (
 from ..training.run import Run
 from ..training.state import StepReport
 from ..training.step import grpo_step
-from .build import build_unsaved_run
+from .build import build_unsaved_run, print_lines
 from .hydra_command import MULTIRUN_FLAGS, run_command
 from .processes import must_be_started, start
 from .train import NAME, resumed
@@ -55,7 +55,7 @@ def smoke(processes_to_start: list[int], config: RunConfig, raw: DictConfig) -> 
 
 def _smoke(config: RunConfig, run: Run) -> None:
     for note in run.data.notes:
-        run.console.print(note, highlight=False, markup=False, soft_wrap=True)
+        print_lines(run.console, note)
     examples = preflight_examples(run.data.train)
     # The checks need the model before any update, so they run first. They are printed last.
     checks = preflight_checks(run.context, examples)
@@ -103,20 +103,19 @@ def _show_group(console: Console, group: Group) -> None:
             f"  reward    {sample.score.total:+.3f}  {failure.reason if failure else 'well-formed'}",
             f"  parts     {parts}",
         ]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, *lines)
 
 
 def _show_step(console: Console, report: StepReport) -> None:
     _show_title(console, "one step")
     kl, ratio = report.tokens.kl_max, report.tokens.ratio_max
-    console.print(
+    print_lines(
+        console,
         f"loss {report.loss:+.6f}  KL(step 0) {kl:.2e}  ratio - 1 {ratio - 1:.2e}  "
-        f"gradient norm {report.grad_norm:.3f}  update norm {report.update_norm:.2e}\n"
+        f"gradient norm {report.grad_norm:.3f}  update norm {report.update_norm:.2e}",
         f"{report.times_s['step']:.2f} s, peak memory {peak_memory_gib():.2f} GiB",
-        highlight=False,
+        *_explained(report),
     )
-    for line in _explained(report):
-        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _explained(report: StepReport) -> list[str]:
@@ -134,8 +133,7 @@ def _show_checks(console: Console, checks: list[PreflightCheck]) -> None:
     _show_title(console, "preflight")
     for check in checks:
         outcome = "passed " if check.passed else "REFUSED"
-        console.print(
+        print_lines(
+            console,
             f"check {check.name:<16} {outcome}  {check.measured:.2e}  at most {check.bound:<5.2g}  {check.text}",
-            highlight=False,
-            soft_wrap=True,
         )

@@ -39,7 +39,7 @@ class Evaluated:
     policy: Policy
     generator: Generator
     """Generator whose weights are those of `policy`."""
-    engine: MoveEvaluator | None = None
+    evaluator: MoveEvaluator | None = None
     """Source of the move evaluations behind `policy/win_probability_loss`."""
 
 
@@ -66,7 +66,7 @@ def _held_out(task: Task, evaluated: Evaluated) -> Suite:
         partial(greedy_texts, evaluated.generator, evaluated.policy.tokenizer),
         trained=data.trained,
         most=evaluated.config.evaluation_rows,
-        engine=evaluated.engine,
+        evaluator=evaluated.evaluator,
     )
 
 

@@ -1,7 +1,7 @@
 """Tables that the commands print on the console."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from rich.table import Table
 from ..evaluation.headline import HEADLINE, MATCH_ELO, headline_gains
 from ..evaluation.keys import SLICES
 from ..evaluation.paired import Comparison
-from ..evaluation.table import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +67,12 @@ def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
     """Return the table that compares two models on the same rows, with a row per key."""
     table = Table("key", "A", "B", "B − A", "95 % interval", "higher", "lower", "rows", "test", "p")
     for key, entry in comparisons.items():
-        gain = to_json({key: entry.gain})[key]
         table.add_row(
             key,
             _number(entry.first),
             _number(entry.second),
             f"{entry.gain.value:+.4f}",
-            _interval(gain),
+            _interval(asdict(entry.gain)),
             *("" if count is None else str(count) for count in (entry.higher, entry.lower, entry.n)),
             entry.test,
             f"{entry.p:.2g}",

@@ -9,7 +9,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from ..errors import DONE, UserError
@@ -24,7 +23,7 @@ from ..training.run import Run
 from ..training.run_files import CONFIG_FILE, INTERRUPTED, is_unfinished, unfinished
 from ..training.trainer import train
 from .arguments import conf_folder
-from .build import build_run, make_console
+from .build import build_run, make_console, print_lines
 from .hydra_command import overrides, run_command, sweep_member, to_dataclass
 from .processes import must_be_started, rookworld, start
 from .tables import Member, gain_table, seeds_table, sweep_table
@@ -67,11 +66,11 @@ def _train(members: list[Member], processes_to_start: list[int], config: RunConf
     member = sweep_member()
     run = build_run(config, raw, label=member.label if member else "")
     lines = [*run.data.notes, f"run folder: {run.folder}"]
-    _print(run.console, *([str(member)] if member else []), *lines)
+    print_lines(run.console, *([str(member)] if member else []), *lines)
     summary = train(run)
     if summary["gain"] and member is None:
         run.console.print(gain_table(summary))
-    _print(run.console, f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
+    print_lines(run.console, f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
     if run.context.world.is_rank_0:
         _report(run, summary, brief=member is not None)
         if member is not None:
@@ -90,7 +89,7 @@ def _show_sweep(members: Sequence[Member]) -> None:
         if seeds.row_count:
             console.print(seeds)
     folders = " ".join(str(member.folder) for member in members)
-    _print(console, f"to compare them on one page: {rookworld()} report {folders} --output report.html")
+    print_lines(console, f"to compare them on one page: {rookworld()} report {folders} --output report.html")
 
 
 def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
@@ -98,7 +97,7 @@ def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
     report, record = run.folder / REPORT, read_run(run.folder)
     write_text(report, render([record]))
     sentences = [] if brief else summarise_run(record.summary, record.metrics).sentences()
-    _print(run.console, *sentences, f"report: {report}", _next(run.folder, summary))
+    print_lines(run.console, *sentences, f"report: {report}", _next(run.folder, summary))
 
 
 def _next(folder: Path, summary: Mapping[str, Any]) -> str:
@@ -116,10 +115,6 @@ def _finished(config: RunConfig, given: Sequence[str]) -> str:
     if checkpoint is None or is_unfinished(folder) or checkpoint_step(checkpoint) < config.steps:
         return ""
     return f"already finished: {folder}; steps={2 * config.steps} would continue it"
-
-
-def _print(console: Console, *lines: str) -> None:
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def differ_in_seed_alone(members: Sequence[list[str]]) -> bool:

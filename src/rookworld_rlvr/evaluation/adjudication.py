@@ -6,7 +6,7 @@ A win is a lead of more than 100 centipawns, as in published matches of chess la
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import chess
@@ -62,10 +62,8 @@ def open_referee(config: EngineConfig) -> Iterator[Referee]:
     except EngineUnusableError as error:
         yield Referee(reason=str(error))
         return
-    try:
+    with closing(engine):
         yield referee
-    finally:
-        engine.close()
 
 
 def material_winner(board: chess.Board) -> chess.Color | None:

@@ -52,11 +52,11 @@ def best_move_probabilities(
         [(contexts[place], moves[move]) for place, _, move in rows], pad_id=policy.pad_id, device=policy.device
     )
     prompts_B = torch.tensor([place for place, _, _ in rows], device=policy.device)
-    table = policy.token_table(
+    logprobs_BT = policy.token_table(
         replace(batch, prompts_B=prompts_B), micro_batch_size=micro_batch_size, temperature=temperature, world=world
     )
     chances: dict[Example, dict[str, float]] = {example: {} for example in known}
-    for (_, example, move), chance in zip(rows, table.logprobs_BT.sum(1).exp().tolist(), strict=True):
+    for (_, example, move), chance in zip(rows, logprobs_BT.sum(1).exp().tolist(), strict=True):
         chances[example][move] = chance
     return {example: _of_best(chances[example], best) for example, best in known.items()}
 

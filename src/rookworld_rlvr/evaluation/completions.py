@@ -73,11 +73,10 @@ def evaluate_sampled(
     examples: Sequence[Example],
     sampling: Sampling,
     *,
-    first_index: int = 0,
     evaluator: MoveEvaluator | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
-    """Return one row per example, in order and numbered from `first_index`. The module's docstring explains the keys.
+    """Return one row per example, in order and numbered from 0. The module's docstring explains the keys.
 
     `progress` receives the number of completed rows and may raise to stop. Raises GeneratorError or ScorerError.
     """
@@ -95,8 +94,7 @@ def evaluate_sampled(
         analyses = evaluator.analyses(chunk) if evaluator else {}
         for example, (_, completions) in zip(chunk, groups, strict=True):
             texts = [completion_text(tokenizer, completion) for completion in completions]
-            index = first_index + len(rows)
-            rows.append(Row(index, (SAMPLED, example), sampled_values(example, texts, analyses)))
+            rows.append(Row(len(rows), (SAMPLED, example), sampled_values(example, texts, analyses)))
         progress(len(rows))
     return rows
 

@@ -4,7 +4,7 @@ It measures whether a player can win a won game, which matches between weak play
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -111,7 +111,9 @@ def conversion_suite(
 
     def rows(done: int) -> Iterator[list[Row]]:
         with ExitStack() as stack:
-            defenders = {each: DEFENDERS[each](stack, engine_path, seed) for each in config.defenders}
+            defenders: dict[Defender, Player] = {Defender.random: RandomPlayer(seed)}
+            if Defender.engine in config.defenders:
+                defenders[Defender.engine] = stack.enter_context(engine_player(defending_engine(engine_path), seed))
             yield from by_chunks(positions, GAMES_SIDE_BY_SIDE, partial(answer, defenders))(done)
 
     positions = won_positions(config, seed)
@@ -121,12 +123,6 @@ def conversion_suite(
 def defending_engine(path: str) -> OpponentConfig:
     """Return the settings of the defender `engine`."""
     return OpponentConfig(path=path, nodes=1000, skill=FULL_SKILL)
-
-
-DEFENDERS: Mapping[Defender, Callable[[ExitStack, str, int], Player]] = {
-    Defender.random: lambda stack, path, seed: RandomPlayer(seed),
-    Defender.engine: lambda stack, path, seed: stack.enter_context(engine_player(defending_engine(path), seed)),
-}
 
 
 def won_positions(config: ConversionConfig, seed: int) -> list[WonPosition]:

@@ -1,8 +1,8 @@
 """Stockfish as a player, at full or limited strength."""
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 
 import chess
@@ -52,7 +52,7 @@ class EnginePlayer:
     """
 
     def __init__(self, config: OpponentConfig, seed: int = 0) -> None:
-        """Start the process. Raises EngineNotFoundError, or ValueError if it is not a UCI engine like Stockfish."""
+        """Start the process. Raises EngineUnusableError, or ValueError if it is not a UCI engine like Stockfish."""
         self._config, self._seed = config, seed
         self._random = RandomPlayer(seed)
         self._binary = find_engine(config.path)
@@ -101,14 +101,9 @@ class EnginePlayer:
         return engine
 
 
-@contextmanager
-def engine_player(config: OpponentConfig, seed: int = 0) -> Iterator[EnginePlayer]:
-    """Yield an EnginePlayer whose process ends with the context."""
-    player = EnginePlayer(config, seed)
-    try:
-        yield player
-    finally:
-        player.close()
+def engine_player(config: OpponentConfig, seed: int = 0) -> AbstractContextManager[EnginePlayer]:
+    """Return an EnginePlayer as a context manager that ends its process."""
+    return closing(EnginePlayer(config, seed))
 
 
 def _strength(engine: chess.engine.SimpleEngine, config: OpponentConfig) -> dict[str, bool | int]:

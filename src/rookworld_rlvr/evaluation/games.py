@@ -21,12 +21,6 @@ class Start(StrEnum):
     openings = "openings"
     """The opening lines of `board.openings` in an order that the seed decides, each followed by two random plies."""
 
-    def board(self, number: int, seed: int) -> chess.Board:
-        """Return the starting position of a game, with the opening's moves on the stack."""
-        if self is Start.standard:
-            return chess.Board()
-        return drawn_opening(number, seed)
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedGame:
@@ -42,7 +36,7 @@ class PlannedGame:
 
     def board(self) -> chess.Board:
         """Return the starting position, with the opening's moves on the stack."""
-        return self.start.board(self.number, self.seed)
+        return chess.Board() if self.start is Start.standard else drawn_opening(self.number, self.seed)
 
 
 class Adjudicator(StrEnum):
@@ -181,12 +175,9 @@ def pgn_text(game: PlayedGame, headers: Mapping[str, str]) -> str:
     record = chess.pgn.Game.from_board(game.board)
     record.headers.update({**headers, "Round": str(game.number + 1), "Termination": game.ending})
     open_result = game.end is End.ply_limit and game.adjudicator is None
-    record.headers["Result"] = "*" if open_result else _result(game.winner)
+    decided = "1/2-1/2" if game.winner is None else "1-0" if game.winner else "0-1"
+    record.headers["Result"] = "*" if open_result else decided
     if game.illegal is not None:
         # A PGN comment must not contain a closing brace.
         record.end().comment = f"illegal: {game.illegal!r}".replace("}", ")")
     return f"{record}\n\n"
-
-
-def _result(winner: chess.Color | None) -> str:
-    return "1/2-1/2" if winner is None else "1-0" if winner else "0-1"

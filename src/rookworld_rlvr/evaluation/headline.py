@@ -102,15 +102,15 @@ def _elo_comparison(elo: Measure) -> Comparison:
     return Comparison(0.0, elo.value, gain, None, None, elo.n, "normal", p, rise, 1 - rise)
 
 
-def holm(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
-    """Return the keys whose p-value is significant at `level` by Holm's step-down correction over all of them.
+def holm(p_values: Mapping[str, float]) -> set[str]:
+    """Return the keys whose p-value is significant at LEVEL by Holm's step-down correction over all of them.
 
     >>> sorted(holm({"a": 0.001, "b": 0.02, "c": 0.04, "d": 0.5}))
     ['a']
     """
     rejected: set[str] = set()
     for rank, key in enumerate(sorted(p_values, key=lambda name: p_values[name])):
-        if p_values[key] > level / (len(p_values) - rank):
+        if p_values[key] > LEVEL / (len(p_values) - rank):
             break
         rejected.add(key)
     return rejected

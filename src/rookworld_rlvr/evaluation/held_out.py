@@ -31,28 +31,28 @@ def held_out_suite(
     *,
     trained: Collection[str],
     most: int,
-    engine: MoveEvaluator | None = None,
+    evaluator: MoveEvaluator | None = None,
 ) -> Suite:
     """Return the suite of the first `most` examples of the task whose `example_key` is not in `trained`.
 
-    Several examples of one position are all kept, because they may have different moves. With `engine` policy rows also
-    have `win_probability_loss`. The engine evaluates their positions while the model generates.
+    Several examples of one position are all kept, because they may have different moves. With `evaluator`
+    policy rows also have `win_probability_loss`. If it has engines, they work while the model generates.
     """
     own = [example for example in examples if example.task is task]
     kept = [example for example in own if example_key(example) not in trained]
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
-        if engine is None:
+        if evaluator is None:
             return held_out_rows(first, chunk, complete(chunk))
-        # Request the next chunk too, so that the engine works on it while this chunk is scored.
-        engine.prepare(items[first : first + 2 * CHUNK_ROWS])
+        # Request the next chunk too, so that engines work on it while this chunk is scored.
+        evaluator.prepare(items[first : first + 2 * CHUNK_ROWS])
         completions = complete(chunk)
-        return held_out_rows(first, chunk, completions, engine.analyses(chunk))
+        return held_out_rows(first, chunk, completions, evaluator.analyses(chunk))
 
     items = kept[:most]
     facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
-    if engine is not None and task is Task.policy:
-        facts |= engine.facts(items)
+    if evaluator is not None and task is Task.policy:
+        facts |= evaluator.facts(items)
     return Suite(SuiteName(task.value), items, by_chunks(items, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
 
 

@@ -17,11 +17,12 @@ from transformers import PreTrainedTokenizerBase
 from ..board.evals import PIECE_PAWNS
 from ..board.moves import is_legal_uci
 from ..rewards.move_values import move_values
-from ..rollout.generator import Generator, GeneratorError
-from ..rollout.groups import completion_text, prompt_tokens
+from ..rollout.generator import Generator
+from ..rollout.groups import completion_text, sample_groups
 from ..rollout.sampling import derive_seed
 from ..stockfish.engine import Analysis
 from ..tasks.policy import policy_fields, render_policy_prompt
+from ..tasks.types import Example, Task
 
 MATE_PAWNS = 1000
 
@@ -68,7 +69,9 @@ class ModelPlayer:
         return [best_move_text(completion) for completion in self.answers(boards, numbers)]
 
     def answers(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        """Return the whole policy completion for each position."""
+        """Return the whole policy completion for each position. Raises GeneratorError if one is missing."""
+        if not boards:
+            return []
         prompts = [render_policy_prompt(board.fen()) for board in boards]
         times: Counter[tuple[int, str]] = Counter()
         seeds = []
@@ -76,7 +79,16 @@ class ModelPlayer:
             # One batch may have several attempts at the same move. Each attempt has its own seed.
             seeds.append(derive_seed(self.seed, *prompted, times[prompted]))
             times[prompted] += 1
-        return ask(self.generator, self.tokenizer, prompts, self.decoding, seeds=seeds)
+        sampled = sample_groups(
+            self.generator,
+            self.tokenizer,
+            [Example(Task.policy, prompt, None) for prompt in prompts],
+            group_size=1,
+            temperature=self.decoding.temperature,
+            seeds=seeds,
+            top_k=self.decoding.top_k,
+        )
+        return [completion_text(self.tokenizer, done) for _, [done] in sampled]
 
 
 def best_move_text(completion: str) -> str:
@@ -86,29 +98,6 @@ def best_move_text(completion: str) -> str:
     ('e2e4', '')
     """
     return " ".join(policy_fields(completion).best)
-
-
-def ask(
-    generator: Generator,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str],
-    decoding: DecodingConfig,
-    *,
-    seeds: Sequence[int] = (),
-) -> list[str]:
-    """Return one completion of each prompt as text. `seeds` has one seed per prompt unless decoding is greedy.
-
-    Raises GeneratorError if a completion is missing.
-    """
-    if not prompts:
-        return []
-    tokens = [prompt_tokens(tokenizer, prompt) for prompt in prompts]
-    groups = generator.generate(
-        tokens, group_size=1, temperature=decoding.temperature, seeds=seeds, top_k=decoding.top_k
-    )
-    if [len(group) for group in groups] != [1] * len(prompts):
-        raise GeneratorError(f"expected one completion for each of {len(prompts)} prompts, got {len(groups)} groups")
-    return [completion_text(tokenizer, done) for [done] in groups]
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,6 @@ def score_examples(
     Raises ValueError unless there is one completion for each example, and PromptError or LabelError for a malformed
     example.
     """
-    if len(examples) != len(completions):
-        raise ValueError(f"expected a completion for each of {len(examples)} examples, got {len(completions)}")
     pairs = enumerate(zip(examples, completions, strict=True))
     return [Row(index, example, _values(example, completion, analyses or {})) for index, (example, completion) in pairs]
 

@@ -1,5 +1,6 @@
 """Loading of the trained model: its options, and the checks of what was loaded."""
 
+import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -43,7 +44,7 @@ class ModelSourceConfig:
     """The model and its attention kernel."""
 
     path: str = TINY
-    """Folder in Hugging Face's format, hub name, or `tiny` for the model that ships with the package."""
+    """Folder in Hugging Face's format, hub name (owner/name), or `tiny` for the model that ships with the package."""
     attention: Attention = Attention.auto
 
 
@@ -75,7 +76,7 @@ def tiny_model_folder() -> Path:
 
 def load_policy(config: ModelConfig, device: torch.device, precision: Precision) -> Policy:
     """Load the model in float32, and its tokenizer. Raises UserError with one line if they cannot be loaded."""
-    source = str(tiny_model_folder()) if config.path == TINY else config.path
+    source = str(tiny_model_folder()) if config.path == TINY else os.path.expanduser(config.path)
     _check_source(source)
     # The problems that transformers warns about are checked here, and its progress bars would hide our message.
     transformers_logging.set_verbosity_error()
@@ -112,7 +113,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
 def _check_source(source: str) -> None:
     looks_local = source.startswith((".", "/", "~")) or source.count("/") != 1
     if looks_local and not (Path(source) / "config.json").is_file():
-        raise UserError(f"model.path: expected a folder with a config.json or a hub name, got {source!r}")
+        raise UserError(f"model.path: expected a folder with a config.json or a hub name (owner/name), got {source!r}")
 
 
 def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:

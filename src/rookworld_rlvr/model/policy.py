@@ -109,46 +109,28 @@ class Policy:
 
     @torch.no_grad()
     def token_table(
-        self,
-        batch: Batch,
-        *,
-        micro_batch_size: int,
-        temperature: float,
-        reference: "Policy | None" = None,
-        world: World | None = None,
-    ) -> "TokenTable":
-        """Return log-probs of a whole batch, and the reference's: (B, T), 0 where not trained, no gradient.
+        self, batch: Batch, *, micro_batch_size: int, temperature: float, world: World | None = None
+    ) -> Tensor:
+        """Return the log-probs of a whole batch's tokens: nat, (B, T), 0 where not trained, no gradient.
 
         The batch is divided into the same micro-batches as in training, so that equal weights give equal numbers. The
         ranks of a `world` divide the micro-batches among themselves.
         """
         world = world or World()
-        names = ["logprobs"] if reference is None else ["logprobs", "ref_logprobs"]
         pieces = micro_batch_indices(batch, micro_batch_size, by_prompt=self.packs)
 
-        def of_piece(rows: Tensor) -> list[Tensor]:
+        def of_piece(rows: Tensor) -> Tensor:
             micro = batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
-            statistics = self.statistics(micro, temperature=temperature, reference=reference)
-            return [spread(getattr(statistics, name), micro.loss_mask_BT) for name in names]
+            return spread(self.statistics(micro, temperature=temperature).logprobs, micro.loss_mask_BT)
 
-        with unshard(self.model, *([] if reference is None else [reference.model])):
+        with unshard(self.model):
             values_by_piece = world.gather_in_order(
                 lambda: [of_piece(rows) for rows in world.share(pieces)], "log-probs"
             )
-        tables = {name: torch.zeros(batch.tokens_BT.shape, device=self.device) for name in names}
-        for rows, values in zip(pieces, values_by_piece, strict=True):
-            for table, values_bt in zip(tables.values(), values, strict=True):
-                table[rows, : values_bt.shape[1]] = values_bt.to(self.device)
-        return TokenTable(batch.loss_mask_BT, tables["logprobs"], tables.get("ref_logprobs"))
-
-
-@dataclass(frozen=True, slots=True)
-class TokenTable:
-    """Log-probs of a batch's tokens under a policy and a reference; nat, (B, T), no gradient."""
-
-    loss_mask_BT: Tensor
-    logprobs_BT: Tensor
-    ref_logprobs_BT: Tensor | None
+        table_BT = torch.zeros(batch.tokens_BT.shape, device=self.device)
+        for rows, values_bt in zip(pieces, values_by_piece, strict=True):
+            table_BT[rows, : values_bt.shape[1]] = values_bt.to(self.device)
+        return table_BT
 
 
 def spread(values_N: Tensor, loss_mask_BT: Tensor) -> Tensor:

@@ -5,12 +5,7 @@ Read in this order: `masked` (values under a loss mask), `logprobs`, `advantages
 the trainer).
 """
 
-from .advantages import (
-    AdvantageConfig,
-    AdvantageScale,
-    group_advantages,
-    zero_variance_groups,
-)
+from .advantages import AdvantageConfig, AdvantageScale, group_advantages, zero_variance_groups
 from .kl import KLConfig, KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 from .logprobs import Head, TokenStatistics, token_statistics
 from .losses import LOSSES, LossKind

@@ -133,22 +133,20 @@ def kl_penalty(
     if not token_clamp > 0:
         raise ValueError(f"token_clamp: expected above 0, got {token_clamp}")
     logprobs, ref_logprobs = keep(logprobs, loss_mask), keep(ref_logprobs, loss_mask)
-    kl_exact = None if kl_exact is None else keep(kl_exact, loss_mask)
-    log_ratio = keep(log_ratio.detach(), loss_mask)
     match form:
         case KLForm.k2_straight_through:
             # sg(r)·(sg(k3) + k2 - sg(k2)). The value is unbiased, and the gradient -r·Δ·∇logprob is, in expectation
             # over the position's token, ∇KL(policy‖reference). Linear, with slope ∓c, beyond |Δ| = c.
             k2 = kl_k2(logprobs, ref_logprobs, token_clamp)
             k3 = kl_k3(logprobs, ref_logprobs, token_clamp)
-            return masked_exp(log_ratio, loss_mask) * (k3.detach() + (k2 - k2.detach()))
+            return masked_exp(log_ratio.detach(), loss_mask) * (k3.detach() + (k2 - k2.detach()))
         case KLForm.exact:
             # Σ_v p_v·(log p_v - log q_v), both as value and for the gradient. The drawn token does not matter, so no
             # ratio is needed. No clamp is needed either: a token without mass under the policy adds p·log p → 0, and a
             # token without mass under the reference adds only -log q, with which value and gradient grow linearly.
             if kl_exact is None:
                 raise ValueError("kl_exact: expected a tensor for the form exact, got None")
-            return kl_exact
+            return keep(kl_exact, loss_mask)
         case KLForm.in_reward:
             # 0, because the KL is already part of the advantage. See `sequence_kl`.
             return torch.zeros_like(logprobs)

@@ -128,13 +128,7 @@ def _run_chunk(hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None,
     if not spec.recompute or not torch.is_grad_enabled():
         return _chunk_statistics(hidden_NH, tokens_N, reference_NH, spec)
     statistics: TokenStatistics = checkpoint(
-        _chunk_statistics,
-        hidden_NH,
-        tokens_N,
-        reference_NH,
-        spec,
-        use_reentrant=False,
-        preserve_rng_state=False,
+        _chunk_statistics, hidden_NH, tokens_N, reference_NH, spec, use_reentrant=False, preserve_rng_state=False
     )
     return statistics
 

@@ -3,18 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 from torch import Tensor
 
 from .policy_loss import PolicyLoss, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
-from .token_weights import (
-    LossSizes,
-    per_completion,
-    per_step_token,
-    per_token_budget,
-    per_update_token,
-)
+from .token_weights import LossSizes, per_completion, per_step_token, per_token_budget, per_update_token
 
 
 class LossKind(StrEnum):
@@ -35,27 +28,21 @@ class LossKind(StrEnum):
     """One clipped ratio per completion, and each completion counts once (arXiv 2507.18071)."""
 
 
-Surrogate = Callable[..., PolicyLoss]
-"""Function that returns a loss for each token, with the arguments of `clipped_policy_loss`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A loss: Σ token_weights · surrogate.per_token, which `weighted_sum` computes."""
 
-    surrogate: Surrogate
-    """(logprobs, old_logprobs, …) → PolicyLoss, each (B, T)."""
+    surrogate: Callable[..., PolicyLoss]
+    """(logprobs, old_logprobs, …) → PolicyLoss, each (B, T); with the arguments of `clipped_policy_loss`."""
     token_weights: Callable[[Tensor, LossSizes], Tensor]
     """(loss mask (B, T), sizes) → weights (B, T), float32, 0 under the mask."""
 
 
-LOSSES: Mapping[LossKind, Loss] = MappingProxyType(
-    {
-        LossKind.grpo: Loss(clipped_policy_loss, per_completion),
-        LossKind.bnpo: Loss(clipped_policy_loss, per_update_token),
-        LossKind.dr_grpo: Loss(clipped_policy_loss, per_token_budget),
-        LossKind.dapo: Loss(clipped_policy_loss, per_step_token),
-        LossKind.cispo: Loss(cispo_policy_loss, per_step_token),
-        LossKind.gspo: Loss(gspo_policy_loss, per_completion),
-    }
-)
+LOSSES: Mapping[LossKind, Loss] = {
+    LossKind.grpo: Loss(clipped_policy_loss, per_completion),
+    LossKind.bnpo: Loss(clipped_policy_loss, per_update_token),
+    LossKind.dr_grpo: Loss(clipped_policy_loss, per_token_budget),
+    LossKind.dapo: Loss(clipped_policy_loss, per_step_token),
+    LossKind.cispo: Loss(cispo_policy_loss, per_step_token),
+    LossKind.gspo: Loss(gspo_policy_loss, per_completion),
+}

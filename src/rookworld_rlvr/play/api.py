@@ -6,7 +6,6 @@ The page keeps the game and sends the whole game with each request, so the serve
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import chess
@@ -34,18 +33,11 @@ class BusyError(RuntimeError):
     """The models were busy with other requests for WAIT_S seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Game:
-    """The game that a request sends."""
+def read_game(request: Mapping[str, Any]) -> chess.Board:
+    """Return the position after the game of a request, whose moves are on its move stack. Raises BadRequestError.
 
-    board: chess.Board
-    """The position after the moves, which are on its move stack."""
-    moves: tuple[str, ...]
-    """The moves as UCI, all legal."""
-
-
-def read_game(request: Mapping[str, Any]) -> Game:
-    """Return the game of a request: `start`, a FEN or empty, and `moves`, a list of moves. Raises BadRequestError."""
+    The game is `start`, a FEN or empty, and `moves`, a list of moves.
+    """
     start, moves = request.get("start", ""), request.get("moves", [])
     if not isinstance(start, str) or not isinstance(moves, list) or len(moves) > MAX_MOVES:
         raise BadRequestError(f"expected start, a FEN, and moves, at most {MAX_MOVES}")
@@ -62,7 +54,7 @@ def read_game(request: Mapping[str, Any]) -> Game:
         parse_fen(board.fen())
     except ValueError as error:
         raise BadRequestError(f"moves: {error}"[:200]) from error
-    return Game(board, tuple(moves))
+    return board
 
 
 class PlayApi:
@@ -78,10 +70,10 @@ class PlayApi:
 
     def position(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the position after the game's moves, with its legal moves and result, and the game as PGN and SAN."""
-        board = read_game(request).board
+        board = read_game(request)
         outcome = board.outcome(claim_draw=False)
         ended = f"{outcome.result()} {outcome.termination.name.lower().replace('_', ' ')}" if outcome else ""
-        start, king = board.root(), board.king(board.turn)
+        start, replayed, king = board.root(), board.root(), board.king(board.turn)
         return {
             "fen": board.fen(),
             "pgn": str(chess.pgn.Game.from_board(board)),
@@ -91,22 +83,23 @@ class PlayApi:
             "ended": ended,
             "first": start.fullmove_number,
             "begins": "w" if start.turn else "b",
-            "san": _san(start, board.move_stack),
+            "san": [replayed.san_and_push(move) for move in board.move_stack],
         }
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return a model's answer to the position: its text, its candidates with evals, and the move that is made."""
-        game, chooser = read_game(request), self._chooser(request)
+        board, chooser = read_game(request), self._chooser(request)
         temperature = _number(request.get("temperature", 0), "temperature", MAX_TEMPERATURE)
         with self._one_at_a_time():
-            choice = chooser.choose(game.board, DecodingConfig(temperature), attempts=ATTEMPTS, number=len(game.moves))
+            number = len(board.move_stack)
+            choice = chooser.choose(board, DecodingConfig(temperature), attempts=ATTEMPTS, number=number)
         evals = choice.candidates.items()
-        san = {move.uci(): game.board.san(move) for move in game.board.legal_moves}
+        san = {move.uci(): board.san(move) for move in board.legal_moves}
         return {
             "move": choice.move,
             "san": san.get(choice.move, ""),
-            "number": game.board.fullmove_number,
-            "side": "White" if game.board.turn else "Black",
+            "number": board.fullmove_number,
+            "side": "White" if board.turn else "Black",
             "candidates": [{"move": move, "san": san[move], "eval": pawns} for move, pawns in evals],
             "text": choice.text,
             "illegal": list(choice.illegal),
@@ -118,9 +111,8 @@ class PlayApi:
 
         The move is `move`, which may be illegal, or else the game's last move.
         """
-        game, chooser = read_game(request), self._chooser(request)
-        board, history = game.board, list(game.moves)
-        move = request.get("move")
+        board, chooser = read_game(request), self._chooser(request)
+        history, move = [made.uci() for made in board.move_stack], request.get("move")
         if move is None:
             if not history:
                 raise BadRequestError("expected a move to predict, got a game without one")
@@ -135,7 +127,7 @@ class PlayApi:
         return {
             "move": move,
             "text": text,
-            "believed": None if comparison.predicted is None else comparison.predicted.board_fen(),
+            "predicted": None if comparison.predicted is None else comparison.predicted.board_fen(),
             "true": comparison.expected.board_fen(),
             "squares": [chess.square_name(square) for square in comparison.squares],
             "wrong": comparison.wrong,
@@ -156,11 +148,6 @@ class PlayApi:
             yield
         finally:
             self._lock.release()
-
-
-def _san(start: chess.Board, moves: Sequence[chess.Move]) -> list[str]:
-    board = start.copy()
-    return [board.san_and_push(move) for move in moves]
 
 
 def _number(value: Any, name: str, most: float) -> float:

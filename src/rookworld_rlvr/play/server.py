@@ -43,7 +43,7 @@ class Server(ThreadingHTTPServer):
             "/api/models": api.models,
             "/api/position": api.position,
             "/api/answer": api.answer,
-            "/api/believe": api.predict_board,
+            "/api/predict": api.predict_board,
         }
         self.files = {f"/{path.relative_to(FOLDER).as_posix()}": path for path in FOLDER.rglob("*") if path.is_file()}
         self.files["/"] = self.files["/index.html"]

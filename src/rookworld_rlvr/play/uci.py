@@ -42,10 +42,6 @@ class Options:
     multi_pv: int = 1
     attempts: int = 3
 
-    @property
-    def decoding(self) -> DecodingConfig:
-        return DecodingConfig(self.temperature, self.top_k)
-
 
 class UciSession:
     """A UCI session. `receive` acts on a line of input; `send` gets the lines of output, from one thread at a time."""
@@ -175,7 +171,8 @@ class UciSession:
         legal = sorted(legal_move.uci() for legal_move in board.legal_moves)
         move = legal[0] if legal else "0000"
         try:
-            choice = chooser.choose(board, options.decoding, attempts=options.attempts, number=number, among=among)
+            decoding = DecodingConfig(options.temperature, options.top_k)
+            choice = chooser.choose(board, decoding, attempts=options.attempts, number=number, among=among)
             if choice.move:
                 move = choice.move
                 self._report(board, choice, options, 1000 * (time.monotonic() - started))

@@ -1,7 +1,6 @@
 """Charts of runs: their metrics and their points, which are thinned so that the page of a long run opens quickly."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import Any
@@ -17,44 +16,34 @@ COUNTED = "reward/failure/"
 FAULTS, RESTORES = "recovery/skipped", "recovery/restores"
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Curves that share an axis."""
-
-    title: str
-    keys: tuple[str, ...]
-    """Metrics. `*` matches any end of a name."""
-
-
-CHARTS = (
-    Chart("Reward by task", ("reward/task/*", "reward/mean", "reward/penalized")),
-    Chart("Expected value over all legal moves", ("reward/expected_value",)),
-    Chart("Reward of P: structure and parse", ("reward/part/policy/structure/*", "reward/part/policy/parse/*")),
-    Chart("Reward of P: correctness", ("reward/part/policy/correctness/*",)),
-    Chart(
-        "Reward of A: structure and parse", ("reward/part/environment/structure/*", "reward/part/environment/parse/*")
-    ),
-    Chart("Reward of A: correctness", ("reward/part/environment/correctness/*",)),
-    Chart("Completions that the parser refused", ("reward/failure/*",)),
-    Chart("Validation of P:", ("validation/score", "validation/policy/*")),
-    Chart("Validation of A:", ("validation/environment/*",)),
-    Chart("KL to the reference and to the start", ("kl/reference", "kl/original", "kl/exact")),
-    Chart("KL coefficient", ("kl/coef",)),
-    Chart("Terms of the loss", ("loss", "loss/*")),
-    Chart("Groups of equal rewards", ("group/zero_variance_fraction",)),
-    Chart("Spread of rewards in a group", ("group/reward_std", "advantage/abs_mean")),
-    Chart("Probability ratios", ("policy/ratio_max", "sampler/ratio_raw_max")),
-    Chart("Clipped tokens", ("policy/clip_fraction",)),
-    Chart("Entropy", ("policy/entropy",)),
-    Chart("Learning rate", ("optim/lr",)),
-    Chart("Gradient", ("optim/grad_norm",)),
-    Chart("Change of the weights", ("optim/update_norm",)),
-    Chart("Length of completions", ("rollout/length_mean",)),
-    Chart("Truncated completions", ("rollout/truncated_fraction",)),
-    Chart("Seconds per step, by phase", ("time/*",)),
-    Chart("Completions per second", ("throughput/completions_per_s",)),
-    Chart("Memory", ("memory/*",)),
-)
+# Metrics that share an axis, by the chart's title. `*` matches any end of a name.
+CHARTS: Mapping[str, tuple[str, ...]] = {
+    "Reward by task": ("reward/task/*", "reward/mean", "reward/penalized"),
+    "Expected value over all legal moves": ("reward/expected_value",),
+    "Reward of P: structure and parse": ("reward/part/policy/structure/*", "reward/part/policy/parse/*"),
+    "Reward of P: correctness": ("reward/part/policy/correctness/*",),
+    "Reward of A: structure and parse": ("reward/part/environment/structure/*", "reward/part/environment/parse/*"),
+    "Reward of A: correctness": ("reward/part/environment/correctness/*",),
+    "Completions that the parser refused": ("reward/failure/*",),
+    "Validation of P:": ("validation/score", "validation/policy/*"),
+    "Validation of A:": ("validation/environment/*",),
+    "KL to the reference and to the start": ("kl/reference", "kl/original", "kl/exact"),
+    "KL coefficient": ("kl/coef",),
+    "Terms of the loss": ("loss", "loss/*"),
+    "Groups of equal rewards": ("group/zero_variance_fraction",),
+    "Spread of rewards in a group": ("group/reward_std", "advantage/abs_mean"),
+    "Probability ratios": ("policy/ratio_max", "sampler/ratio_raw_max"),
+    "Clipped tokens": ("policy/clip_fraction",),
+    "Entropy": ("policy/entropy",),
+    "Learning rate": ("optim/lr",),
+    "Gradient": ("optim/grad_norm",),
+    "Change of the weights": ("optim/update_norm",),
+    "Length of completions": ("rollout/length_mean",),
+    "Truncated completions": ("rollout/truncated_fraction",),
+    "Seconds per step, by phase": ("time/*",),
+    "Completions per second": ("throughput/completions_per_s",),
+    "Memory": ("memory/*",),
+}
 
 
 def chart_data(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
@@ -63,10 +52,10 @@ def chart_data(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     With several runs each key has a chart of its own.
     """
     curves_by_title: dict[str, list[dict[str, Any]]] = {}
-    for chart in CHARTS:
+    for title, patterns in CHARTS.items():
         for number, run in enumerate(runs):
-            for curve in _curves(chart, run, number):
-                curves_by_title.setdefault(curve["key"] if len(runs) > 1 else chart.title, []).append(curve)
+            for curve in _curves(patterns, run, number):
+                curves_by_title.setdefault(curve["key"] if len(runs) > 1 else title, []).append(curve)
     notes = {
         title: [_note(key) for key in dict.fromkeys(curve["key"] for curve in curves_by_title[title])]
         for title in curves_by_title
@@ -79,9 +68,9 @@ def _note(key: str) -> str:
     return f"{key}: {metric.meaning}; {metric.unit}; healthy: {metric.healthy}"
 
 
-def _curves(chart: Chart, run: RunRecord, number: int) -> list[dict[str, Any]]:
+def _curves(patterns: Sequence[str], run: RunRecord, number: int) -> list[dict[str, Any]]:
     present = dict.fromkeys(key for step in run.metrics for key in step)
-    keys = [key for pattern in chart.keys for key in present if fnmatchcase(key, pattern)]
+    keys = [key for pattern in patterns for key in present if fnmatchcase(key, pattern)]
     curves = []
     for key in dict.fromkeys(keys):
         counted = key.startswith(COUNTED)

@@ -20,13 +20,11 @@ from .run_record import RunRecord, read_run
 from .summary import summarise_run
 
 CARD = "README.md"
-# Files of a checkpoint that are not exported, because only a resumed run needs them.
-LEFT_OUT = (STATE_FILE,)
 TEMPLATE = "card.md.jinja"
 WEIGHTS = "model.safetensors"
 
 
-def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]:
+def export(run: Path, target: Path, *, checkpoint: str) -> list[Path]:
     """Copy a checkpoint's model to `target`, write its card, and return the files in `target`.
 
     `checkpoint` is `last`, `best` or `step-N`. Raises UserError if it does not exist, or if `target` is not empty.
@@ -36,9 +34,11 @@ def export(run: Path, target: Path, *, checkpoint: str, name: str) -> list[Path]
         raise UserError(f"export: expected a new or an empty folder, got {target}")
     make_folder(target, "export: --to")
     for file in sorted(source.iterdir()):
-        if file.is_file() and not file.is_symlink() and file.name not in LEFT_OUT:
+        # Only a resumed run needs the trainer's state.
+        if file.is_file() and not file.is_symlink() and file.name != STATE_FILE:
             shutil.copyfile(file, target / file.name)
-    card = model_card(record, step=checkpoint_step(source), name=name, parameters=_parameters(target / WEIGHTS))
+    name, parameters = target.resolve().name, _parameters(target / WEIGHTS)
+    card = model_card(record, step=checkpoint_step(source), name=name, parameters=parameters)
     write_text(target / CARD, str(card))
     return sorted(target.iterdir())
 

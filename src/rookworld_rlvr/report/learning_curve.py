@@ -49,13 +49,6 @@ class Panel:
     levels: dict[str, float]
     """Constant values, by label."""
 
-    def last_step(self) -> int:
-        return max(max(points.values_by_step) for points in self.curves)
-
-    def values(self) -> list[float]:
-        drawn = (value for points in self.curves for values in points.values_by_step.values() for value in values)
-        return [*drawn, *self.levels.values()]
-
 
 def learning_curve_svg(runs: Sequence[RunRecord]) -> str:
     """Return the picture; empty if the runs have no common learning curve."""
@@ -110,10 +103,6 @@ class Axes:
     ticks: list[float]
     """Values with a grid line, from the lowest to the highest."""
 
-    @classmethod
-    def of(cls, panel: Panel) -> "Axes":
-        return cls(panel.last_step(), ticks(min(panel.values()), max(panel.values())))
-
     def x(self, step: float) -> float:
         return LEFT + (WIDTH - LEFT) * step / self.last
 
@@ -143,7 +132,10 @@ def ticks(lowest: float, highest: float) -> list[float]:
 
 
 def _drawn(panel: Panel) -> str:
-    axes = Axes.of(panel)
+    values = [value for points in panel.curves for each in points.values_by_step.values() for value in each]
+    values += panel.levels.values()
+    last_step = max(max(points.values_by_step) for points in panel.curves)
+    axes = Axes(last_step, ticks(min(values), max(values)))
     parts = [f'<text x="{LEFT}" y="20">{escape(panel.title)}</text>', *scale(axes, "step")]
     parts += [axes.horizontal_line(value, "level") for value in panel.levels.values()]
     labels = [(axes.y(value), name, "") for name, value in panel.levels.items()]

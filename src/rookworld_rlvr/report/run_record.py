@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import whole_lines
 from ..training.run_files import CONFIG_FILE, METRICS_FILE, ROLLOUTS_FILE, SUMMARY
-from .transcripts import Transcript, of_run, reason
+from .transcripts import Transcript, described, of_run
 
 # Sections of the summary that have an object per key.
 TABLES = ("before", "after", "gain")
@@ -41,7 +41,7 @@ def read_run(folder: Path) -> RunRecord:
         try:
             return parse(resolved / name)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"expected a file of a run at {folder / name}, got {reason(error)}") from error
+            raise UserError(f"expected a file of a run at {folder / name}, got {described(error)}") from error
 
     return RunRecord(
         name=f"{resolved.parent.name}/{resolved.name}",

@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import fmean, variance
 from typing import Any
 
-from ..evaluation.headline import BY_MATERIAL, HEADLINE, MATCH_ELO
+from ..evaluation.headline import BY_MATERIAL, HEADLINE, LEAST_ROWS, MATCH_ELO
 from ..training.health import PREFIX
 
 # Number of steps at the beginning and at the end of a run whose mean rewards are compared.
@@ -26,7 +26,7 @@ class Summary:
     perhaps_worse: list[str]
     """Losses that only a test without correction finds, each with the loss that this test finds 4 times in 5."""
     no_difference: str
-    """Sentence about the keys without a measured difference and the number of rows, or about a missing evaluation."""
+    """Sentence about the tested keys without a measured difference and the number of rows, or about a missing test."""
     signs: list[str]
     """Warning signs, each with the steps that showed it."""
 
@@ -64,7 +64,7 @@ def _match(summary: Mapping[str, Any]) -> str:
     if not elo:
         return ""
     parts = ("better", "worse", "perhaps_worse")
-    mark = next((part for part in parts if MATCH_ELO in summary.get(part, [])), _untested(match))
+    mark = next((part for part in parts if MATCH_ELO in summary.get(part, [])), _unmoved(match))
     results = [f"{_measured(elo, 0, ' Elo')}, {mark.replace('_', ' ')}"]
     if "score" in match:
         rules = f", by the rules alone {float(match['rules_score']['value']):.3f}" if "rules_score" in match else ""
@@ -79,9 +79,11 @@ def _match(summary: Mapping[str, Any]) -> str:
     return "; ".join([*results, f"{elo['n']} games{_endings(match)}"])
 
 
-def _untested(match: Mapping[str, Any]) -> str:
-    share = match.get(BY_MATERIAL.removeprefix("match/"), {}).get("value", 0.0)
-    return "not tested, as material alone decided most games" if share > 0.5 else "no measured difference"
+def _unmoved(match: Mapping[str, Any]) -> str:
+    """Return why the match is neither better nor worse: it was not tested, or no difference was measured."""
+    if match.get(BY_MATERIAL.removeprefix("match/"), {}).get("value", 0.0) > 0.5:
+        return "not tested, as material alone decided most games"
+    return "no measured difference" if match["elo"]["n"] >= LEAST_ROWS else f"not tested below {LEAST_ROWS} games"
 
 
 def _endings(match: Mapping[str, Any]) -> str:
@@ -123,13 +125,17 @@ def _unchanged(summary: Mapping[str, Any]) -> str:
         return "Nothing was evaluated before and after, so it is not known whether the model plays better."
     if "better" not in summary:
         return "The version that wrote this run did not test which keys got better."
-    moved = {*summary["better"], *summary["worse"]}
-    rows = max((summary["after"][key]["n"] for key in shown if key != MATCH_ELO), default=0)
-    unchanged = sum(key not in moved for key in shown)
-    if unchanged == len(shown):
-        return f"No measured difference in {unchanged} headline keys: {rows} rows per task are too few to show one."
-    share = f"{unchanged} of {len(shown)} headline keys"
-    return f"No measured difference in {share} ({rows} rows per task, Holm's correction at 5 %)."
+    # Older runs do not record which keys were tested.
+    tested = [key for key in shown if key in summary.get("detectable", shown)]
+    if not tested:
+        return f"No headline key was tested for a difference: that needs {LEAST_ROWS} rows of a key."
+    unchanged = len(set(tested) - {*summary["better"], *summary["worse"]})
+    rows = max((summary["after"][key]["n"] for key in tested if key != MATCH_ELO), default=0)
+    size = f"{rows} rows per task" if rows else f"{summary['match']['elo']['n']} games"
+    if unchanged == len(tested):
+        return f"No measured difference in {unchanged} tested headline keys: {size} are too few to show one."
+    share = f"{unchanged} of {len(tested)} tested headline keys"
+    return f"No measured difference in {share} ({size}, Holm's correction at 5 %)."
 
 
 def _signs(metrics: Sequence[Mapping[str, float]]) -> list[str]:

@@ -10,8 +10,7 @@ from ..errors import UserError, first_line
 from ..evaluation.suite import SuiteName
 from ..files import whole_lines
 from ..tasks import parse_prompt
-from ..tasks.environment import parse_environment
-from ..tasks.policy import parse_policy
+from ..tasks.corpus import parse_completion
 from ..tasks.types import ParseFailure, Task
 from ..training.run_files import ROLLOUTS_FILE
 
@@ -46,19 +45,19 @@ def read_transcripts(path: Path) -> list[Transcript]:
     if not file.name.endswith(".jsonl"):
         file = file.with_name(f"{file.name}{ROWS_ENDING}")
     if not file.is_file():
-        raise UserError(f"expected a run's folder, or a file that evaluate output= wrote, got {path}")
+        raise UserError(f"expected a run's folder, or a file that evaluate output= wrote, got {path}: no {file.name}")
     try:
         lines = [json.loads(line) for line in whole_lines(file)]
         transcripts = [_of_evaluation(line) if "values" in line else of_run(line) for line in lines if "prompt" in line]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         wanted = f"a run's transcripts or an evaluation's rows in {file}"
-        raise UserError(f"expected {wanted}, got {reason(error)}") from error
+        raise UserError(f"expected {wanted}, got {described(error)}") from error
     if not transcripts:
         raise UserError(f"expected transcripts in {file}, got none: games have no prompts, nor rows of older versions")
     return transcripts
 
 
-def reason(error: Exception) -> str:
+def described(error: Exception) -> str:
     """Return the kind and the message of an error. A representation would contain all bytes that are no text."""
     return f"{type(error).__name__}: {first_line(error)}"
 
@@ -84,6 +83,6 @@ def _of_evaluation(line: Mapping[str, Any]) -> Transcript:
         # The completion of a player is only its best move.
         failure = None if values[f"{line['suite']}/accuracy"] else f"unsolved: expected {line['expected']}"
         return Transcript(task, prompt, f"B: {completion}", line["expected"], failure, parts=values)
-    answer = parse_policy(completion) if task is Task.policy else parse_environment(completion)
+    answer = parse_completion(task, completion)
     failure = f"{answer.reason}: {answer.detail}" if isinstance(answer, ParseFailure) else None
     return Transcript(task, prompt, completion, line["expected"], failure, parts=values)

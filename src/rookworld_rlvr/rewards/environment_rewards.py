@@ -71,13 +71,8 @@ class EnvironmentRewardConfig:
     """Weights within the third tier."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentTruth:
-    """True transition of a prompt's move, according to python-chess."""
-
-    before: str
-    """The prompt's FEN."""
-    after: Transition
+EnvironmentTruth = tuple[str, Transition]
+"""A prompt's FEN, and the true transition of its move according to python-chess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +93,7 @@ def truth_of_environment(prompt: EnvironmentPrompt, label: str | None) -> Enviro
     """
     if label is not None:
         require_parsed(label, parse_environment(label))
-    return EnvironmentTruth(prompt.fen, environment_truth(prompt))
+    return prompt.fen, environment_truth(prompt)
 
 
 def score_environment(completion: str, truth: EnvironmentTruth) -> tuple[dict[str, float], ParseFailure | None]:
@@ -150,9 +145,9 @@ def _excess_text(fields: tuple[str, ...]) -> int:
 
 
 def _parse(parsed_fields: _ParsedFields) -> dict[str, float]:
-    partial = 0.0 if parsed_fields.fen_parses else UNPARSABLE_FEN_CREDIT * well_formed_share(parsed_fields.next_fen)
+    next_fen = 1.0 if parsed_fields.fen_parses else UNPARSABLE_FEN_CREDIT * well_formed_share(parsed_fields.next_fen)
     return {
-        "parse/next_fen": 1.0 if parsed_fields.fen_parses else partial,
+        "parse/next_fen": next_fen,
         "parse/reward": float(parsed_fields.reward is not None),
         "parse/terminated": float(parsed_fields.terminated is not None),
         "parse/truncated": float(parsed_fields.truncated is not None),
@@ -160,23 +155,24 @@ def _parse(parsed_fields: _ParsedFields) -> dict[str, float]:
 
 
 def _correctness(parsed_fields: _ParsedFields, truth: EnvironmentTruth) -> dict[str, float]:
-    after = truth.after
+    _, transition = truth
     return {
         **_next_state(parsed_fields, truth),
-        "correctness/reward": float(parsed_fields.reward == after.reward),
-        "correctness/terminated": float(parsed_fields.terminated == after.terminated),
-        "correctness/truncated": float(parsed_fields.truncated == after.truncated),
+        "correctness/reward": float(parsed_fields.reward == transition.reward),
+        "correctness/terminated": float(parsed_fields.terminated == transition.terminated),
+        "correctness/truncated": float(parsed_fields.truncated == transition.truncated),
     }
 
 
 def _next_state(parsed_fields: _ParsedFields, truth: EnvironmentTruth) -> dict[str, float]:
     """Return the next-state components. After an illegal move the prompt's own spelling of the FEN counts as true."""
-    before, after, guess = truth.before, truth.after.next_fen, parsed_fields.next_fen
-    if truth.after.truncated:
+    before, transition = truth
+    after, guess = transition.next_fen, parsed_fields.next_fen
+    if transition.truncated:
         before, guess = after, after if guess == before else guess
     counts = (
         parsed_fields.fen_parses
-        and (parsed_fields.reward == REWARD_ILLEGAL) == parsed_fields.truncated == truth.after.truncated
+        and (parsed_fields.reward == REWARD_ILLEGAL) == parsed_fields.truncated == transition.truncated
     )
     return {
         "correctness/next_state_exact": float(counts and guess == after),

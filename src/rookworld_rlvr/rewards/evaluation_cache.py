@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..board.evals import from_pawns
 from ..board.fen import parse_fen
+from ..errors import UserError
 from ..files import asset
 from ..stockfish.engine import Analysis, engine_position
 from ..tasks.move_evals import move_evals_lines, parse_move_evals
@@ -12,10 +13,6 @@ from ..tasks.move_evals import move_evals_lines, parse_move_evals
 DEFAULT = "default"
 # Number of parsed entries kept: more than the positions of a step. An entry takes about 5 kB.
 PARSED = 4096
-
-
-class EvaluationCacheError(ValueError):
-    """File of move evaluations that does not exist or cannot be read. The message is one line."""
 
 
 class EvaluationCache:
@@ -43,27 +40,22 @@ class EvaluationCache:
 def load_cache(source: str) -> EvaluationCache:
     """Return the cache of a file (`.gz` is unpacked), of the file that ships for `default`, or an empty one for "".
 
-    Raises EvaluationCacheError, naming the first malformed line.
+    Raises UserError for a file that cannot be read, and names its first malformed line.
     """
     if not source:
         return EvaluationCache({}, "")
     path = asset("data/move_evals.tsv.gz") if source == DEFAULT else Path(source)
     lines: dict[str, str] = {}
-    number = 0
+    place = source
     try:
-        for line in move_evals_lines(path):
-            number += 1
+        for number, line in enumerate(move_evals_lines(path), start=1):
+            place = f"{source}, line {number}"
             # The file that ships was checked when it was made.
-            lines[engine_position(_fen(line) if source == DEFAULT else _checked(line))] = line
+            fen = line.split("\t")[1] if source == DEFAULT else _checked(line)
+            lines[engine_position(fen)] = line
     except (OSError, ValueError) as error:
-        place = f"{source}, line {number}" if number else source
-        raise EvaluationCacheError(f"expected a file of move evaluations, got {place}: {error}") from error
+        raise UserError(f"expected a file of move evaluations, got {place}: {error}") from error
     return EvaluationCache(lines, "shipped" if source == DEFAULT else "file")
-
-
-def _fen(line: str) -> str:
-    """Return the FEN of a well-formed line. The moves are parsed when they are needed."""
-    return line.split("\t")[1]
 
 
 def _checked(line: str) -> str:

@@ -194,7 +194,11 @@ def quality(components: Mapping[str, float], weights: Weights, tiers: Mapping[st
     `refused` says that the strict parser found a failure. If it is False, the first tier's components must all be 1.
     """
     by_tier = {tier: {name: components[name] for name in weights[tier] if name in components} for tier in TIERS}
-    values = {tier: mean(by_tier[tier], weights[tier]) for tier in TIERS if _counts(by_tier[tier], weights[tier])}
+    values = {
+        tier: mean(applying, weights[tier])
+        for tier, applying in by_tier.items()
+        if any(weights[tier][name] for name in applying)
+    }
     if not refused:
         return mean(values, tiers)
     content = mean({tier: value for tier, value in values.items() if tier != "structure"}, tiers)
@@ -207,27 +211,18 @@ def mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
     return sum(weights[name] * value for name, value in values.items()) / total
 
 
-def _counts(values: Mapping[str, float], weights: Mapping[str, float]) -> bool:
-    return any(weights[name] for name in values)
-
-
 def check_config(config: Any) -> None:
     """Raise ValueError for an option that is not a finite number in its range, or for correctness weights all 0."""
-    for path, value, kind in _iter_options(config, ""):
+    for path, value in _iter_options(config, ""):
         low, high = BOUNDS.get(path, (0.0, MAX_WEIGHT))
-        if not _is_number(value, kind) or not low <= value <= high:
-            noun = "an integer" if kind is int else "a number"
-            raise ValueError(f"expected rubric.{path} to be {noun} from {low:g} to {high:g}, got {value!r}")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"expected rubric.{path} to be a number from {low:g} to {high:g}, got {value!r}")
     for task in ("policy", "environment"):
         if not sum(weights_of(getattr(config, task).correctness).values()):
             raise ValueError(f"expected a weight above 0 among those of rubric.{task}.correctness, got none")
 
 
-def _is_number(value: Any, kind: type) -> bool:
-    return isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-
-
-def _iter_options(config: Any, path: str) -> Iterator[tuple[str, Any, type]]:
+def _iter_options(config: Any, path: str) -> Iterator[tuple[str, Any]]:
     for option in (option for option in fields(config) if path + option.name not in UNCHECKED_OPTIONS):
         value, here, kind = getattr(config, option.name), path + option.name, cast(type, option.type)
         if is_dataclass(kind):
@@ -235,7 +230,7 @@ def _iter_options(config: Any, path: str) -> Iterator[tuple[str, Any, type]]:
                 raise ValueError(f"expected rubric.{here} to be a {kind.__name__}, got {value!r}")
             yield from _iter_options(value, here + ".")
         else:
-            yield here, value, kind
+            yield here, value
 
 
 def _by_tier(structure: Mapping[str, float], parse: Mapping[str, float], correctness: Any) -> Weights:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ..errors import UserError
 from ..stockfish.engine import Analysis, EngineUnusableError
 from ..stockfish.pool import EngineCounts, EnginePool
 from ..tasks import policy_fens
@@ -40,7 +41,11 @@ class Scorer:
         self._scored_last: Mapping[str, Analysis] = {}
 
     def prepare(self, prompts: Iterable[str]) -> None:
-        """Announce prompts whose completions will be scored soon. Returns at once; score_all raises any errors."""
+        """Announce prompts whose completions will be scored soon, so that the engines search their positions meanwhile.
+
+        The first call may start the engines. A search that fails is repeated by `score_all`. Raises PromptError for a
+        malformed prompt, UserError if the cache of analyses cannot be opened, and ScorerError if it cannot be read.
+        """
         if self._pool is None and self._open_pool is None:
             return
         missing = self._missing(policy_fens(prompts).values())
@@ -48,7 +53,10 @@ class Scorer:
             pool.prepare(missing)
 
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
-        """Return a score for each request, in order. Raises ScorerError if the scorer itself fails."""
+        """Return a score for each request, in order. Raises ScorerError if the scorer itself fails.
+
+        The first call may start the engines, and raises UserError if their cache of analyses cannot be opened.
+        """
         fens = policy_fens(request.prompt for request in requests)
         by_fen = self._analyses(list(fens.values()))
         self._scored_last = {prompt: by_fen[fen] for prompt, fen in fens.items() if fen in by_fen}
@@ -84,12 +92,14 @@ class Scorer:
         return [fen for fen in dict.fromkeys(fens) if self._cache.get(fen) is None]
 
     def _engine(self) -> EnginePool | None:
-        """Return the engines, or None if there are none. They are looked for only once."""
+        """Return the engines, or None if there are none. They are looked for only once. Raises UserError."""
         if self._pool is None and self._open_pool is not None:
             try:
                 self._pool = self._open_pool()
             except EngineUnusableError:
                 self._open_pool = None
+            except UserError as error:
+                raise UserError(f"rubric.stockfish: {error}; rubric.stockfish.cache=false does without it") from error
         return self._pool
 
 
@@ -99,8 +109,8 @@ def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = No
     Training runs, `rewards.score` and the interfaces of other libraries all use this function.
 
     `pool` holds running engines for source=engine, which the scorer then owns; without it the scorer starts its own.
-    Raises EvaluationCacheError for a file of move evaluations that cannot be read, EngineUnusableError for
-    source=engine without a working engine, and another ValueError for an option out of its range.
+    Raises UserError for a file of move evaluations that cannot be read and for source=engine without a working engine,
+    and another ValueError for an option out of its range.
     """
     config = config or RubricConfig()
     rubric = Rubric(config)

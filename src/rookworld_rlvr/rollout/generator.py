@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..errors import UserError
 from ..model.batch import similar_lengths
 from ..model.policy import evaluation_mode
 from ..model.weights import checksum
@@ -82,24 +83,17 @@ class GeneratorError(RuntimeError):
     """Failure of a generator: it returned no completions, or does not sample from the trainer's weights."""
 
 
-class PromptLengthError(ValueError):
-    """Error for a prompt that leaves the model no position to answer in: data and model do not fit together."""
-
-    def __init__(self, positions: int, length: int) -> None:
-        super().__init__(f"expected a prompt shorter than the model's {positions} positions, got {length} tokens")
-
-
 def require_seeds(seeds: Sequence[int], prompts: Prompts, temperature: float) -> None:
     """Raise ValueError unless each prompt has a seed. Greedy decoding needs none."""
     if temperature and len(seeds) != len(prompts):
         raise ValueError(f"expected a seed for each of {len(prompts)} prompts, got {len(seeds)}")
 
 
-def room_for(prompt: Sequence[int], positions: int, max_new_tokens: int) -> int:
-    """Return the maximum number of tokens after a prompt. Raises PromptLengthError for a prompt that leaves none."""
-    if len(prompt) >= positions:
-        raise PromptLengthError(positions, len(prompt))
-    return min(max_new_tokens, positions - len(prompt))
+def room_for(length: int, positions: int, max_new_tokens: int) -> int:
+    """Return the maximum number of tokens after a prompt of `length` tokens. Raises UserError if there is none."""
+    if length >= positions:
+        raise UserError(f"expected a prompt shorter than the model's {positions} positions, got {length} tokens")
+    return min(max_new_tokens, positions - length)
 
 
 def until_end(tokens: Sequence[int], logprobs: Sequence[float], eos_id: int) -> SampledCompletion:
@@ -155,7 +149,7 @@ class TrainerModelGenerator(ABC):
     def generate(
         self, prompts: Prompts, *, group_size: int, temperature: float, seeds: Sequence[int] = (), top_k: int = 0
     ) -> Completions:
-        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
+        """See `Generator.generate`. Raises UserError if a prompt leaves the model no room to answer."""
         require_seeds(seeds, prompts, temperature)
         limit = self._config.max_new_tokens if temperature else 0
         groups: Completions = [[] for _ in prompts]
@@ -169,6 +163,11 @@ class TrainerModelGenerator(ABC):
                 for row, i in enumerate(chosen):
                     groups[i] = completions[row * group_size : (row + 1) * group_size]
         return groups
+
+    @property
+    def _positions(self) -> int:
+        """Maximum number of tokens of a prompt and its completion together."""
+        return getattr(self._model.config, "max_position_embeddings", None) or 10**9
 
     @abstractmethod
     def _most_padding(self, prompts: Prompts) -> int:
@@ -189,8 +188,8 @@ class VLLMBase(ABC):
     def generate(
         self, prompts: Prompts, *, group_size: int, temperature: float, seeds: Sequence[int] = (), top_k: int = 0
     ) -> Completions:
-        """See `Generator.generate`. Raises PromptLengthError if a prompt leaves the model no room to answer."""
-        limits = [room_for(prompt, self._positions, self._config.max_new_tokens) for prompt in prompts]
+        """See `Generator.generate`. Raises UserError if a prompt leaves the model no room to answer."""
+        limits = [room_for(len(prompt), self._positions, self._config.max_new_tokens) for prompt in prompts]
         require_seeds(seeds, prompts, temperature)
         parameters = sampling_parameters(
             limits, seeds, group_size=group_size, temperature=temperature, top_k=top_k, eos_id=self._eos_id

@@ -86,14 +86,15 @@ def sample_groups(
     group_size: int,
     temperature: float,
     seeds: Sequence[int] = (),
+    top_k: int = 0,
 ) -> list[Sampled]:
     """Return the prompt's token ids and the sampled completions of each example.
 
-    `seeds` has one seed for each example, unless decoding is greedy. Raises GeneratorError unless every prompt has
-    group_size completions of at least one token.
+    `seeds` has one seed for each example, unless decoding is greedy. For `top_k` see `Generator.generate`. Raises
+    GeneratorError unless every prompt has group_size completions of at least one token.
     """
     prompts = [prompt_tokens(tokenizer, example.prompt) for example in examples]
-    sampled = generator.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds)
+    sampled = generator.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds, top_k=top_k)
     lengths = [sum(bool(done.tokens) for done in completions) for completions in sampled]
     if lengths != [group_size] * len(prompts):
         raise GeneratorError(
@@ -116,17 +117,17 @@ def score_groups(
     """
     written = {done.tokens: done for _, completions in sampled for done in completions}
     texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
-    questions_PG = [
+    requests_PG = [
         [ScoreRequest(example.prompt, texts[done.tokens], example.completion) for done in completions]
         for example, (_, completions) in zip(examples, sampled, strict=True)
     ]
-    distinct = list(dict.fromkeys(question for questions in questions_PG for question in questions))
+    distinct = list(dict.fromkeys(request for requests in requests_PG for request in requests))
     scores = dict(zip(distinct, scorer.score_all(distinct), strict=True))
     move_values = scorer.move_values([example.prompt for example in examples]) if all_moves else {}
     groups = []
-    for example, (prompt, completions), questions in zip(examples, sampled, questions_PG, strict=True):
-        pairs = zip(completions, questions, strict=True)
-        samples = (Sample(done, question.completion, scores[question]) for done, question in pairs)
+    for example, (prompt, completions), requests in zip(examples, sampled, requests_PG, strict=True):
+        pairs = zip(completions, requests, strict=True)
+        samples = (Sample(done, request.completion, scores[request]) for done, request in pairs)
         groups.append(Group(example, prompt, tuple(samples), move_values.get(example.prompt, {})))
     return groups
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from ..model.batch import MOST_PADDING, padded
-from .generator import PromptLengthError, Prompts, SampledCompletion, TrainerModelGenerator, until_end
+from .generator import Prompts, SampledCompletion, TrainerModelGenerator, room_for, until_end
 from .sampling import inverse_cdf, top_k_logprobs
 
 
@@ -62,7 +62,7 @@ class HFGenerator(TrainerModelGenerator):
 
     def _most_padding(self, prompts: Prompts) -> int:
         """Return 0 if a prompt limits its completions: then they must not be limited by a longer prompt's pads."""
-        fits = max(map(len, prompts), default=0) + self._config.max_new_tokens <= self._positions()
+        fits = max(map(len, prompts), default=0) + self._config.max_new_tokens <= self._positions
         return MOST_PADDING if fits else 0
 
     @torch.no_grad()
@@ -86,16 +86,10 @@ class HFGenerator(TrainerModelGenerator):
         return [until_end(*row, self._eos_id) for row in zip(sampled, logprobs, strict=True)]
 
     def _generation(self, prompt_length: int) -> GenerationConfig:
-        room = self._positions() - prompt_length
-        if room < 1:
-            raise PromptLengthError(self._positions(), prompt_length)
         return GenerationConfig(
             # `_Sampler` has already chosen each token.
             do_sample=False,
-            max_new_tokens=min(self._config.max_new_tokens, room),
+            max_new_tokens=room_for(prompt_length, self._positions, self._config.max_new_tokens),
             eos_token_id=self._eos_id,
             pad_token_id=self._pad_id,
         )
-
-    def _positions(self) -> int:
-        return getattr(self._model.config, "max_position_embeddings", None) or 10**9

@@ -36,14 +36,10 @@ class GroupLayout:
         self._slots, self._used = min(PAGE, slots), 0
         self._prompt_keys, self._prompt_values = prompts.keys_PKLD, prompts.values_PKLD
         self._prompt_bias = attention_bias(real_PL)[:, None, None, None, None, :]
-        self._keys, self._values = self._empty_buffers(prompts)
-
-    def _empty_buffers(self, prompts: PromptLayout) -> tuple[list[Tensor], list[Tensor]]:
-        """Return a buffer per call of attention, for keys and for values."""
         groups, key_heads, _, width = prompts.keys_PKLD[0].shape
-        shape = (groups, key_heads, self.group_size, self._slots, width)
-        keys, values = ([states.new_empty(shape) for states in prompts.keys_PKLD] for _ in range(2))
-        return keys, values
+        shape = (groups, key_heads, group_size, self._slots, width)
+        # One buffer per call of attention, for keys and for values.
+        self._keys, self._values = ([states.new_empty(shape) for states in prompts.keys_PKLD] for _ in range(2))
 
     def write_to(self, slot: int) -> None:
         """Set the slot of the next pass's tokens."""

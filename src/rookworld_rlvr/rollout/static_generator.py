@@ -15,7 +15,7 @@ from ..model.batch import padded, position_ids
 from ..model.device import cores, map_on_cores
 from ..model.sharded import is_sharded
 from ..model.shared_prefix import sharing, states
-from .generator import PromptLengthError, Prompts, SampledCompletion, TrainerModelGenerator
+from .generator import Prompts, SampledCompletion, TrainerModelGenerator, room_for
 from .sampling import inverse_cdf, top_k_logprobs
 from .static_cache import GroupLayout, PromptLayout
 
@@ -32,7 +32,7 @@ class _Rows:
     """The completions in the batch, group by group."""
 
     ids_B: Tensor
-    """Row of each completion in `_SampledTokens`."""
+    """Row of each completion in the tensors of all completions, see `_Batch`."""
     prompt_lengths_B: Tensor
     newest_B: Tensor
     """The token drawn last."""
@@ -42,30 +42,6 @@ class _Rows:
     def keep(self, rows: Tensor) -> None:
         self.ids_B, self.prompt_lengths_B = self.ids_B[rows], self.prompt_lengths_B[rows]
         self.newest_B, self.growing_B = self.newest_B[rows], self.growing_B[rows]
-
-
-@dataclass(frozen=True, slots=True)
-class _SampledTokens:
-    """Tokens of all completions, including those that left the batch, and their uniform numbers."""
-
-    tokens_BT: Tensor
-    logprobs_BT: Tensor
-    uniform_BT: Tensor
-    """In [0, 1), float32; no columns for greedy decoding."""
-    counts_B: Tensor
-    """Number of tokens of each completion."""
-
-
-@dataclass(frozen=True, slots=True)
-class _BatchCounts:
-    """Counts that the Python loop needs to continue, read from the device in one transfer."""
-
-    growing: int
-    """Number of rows that have not ended."""
-    groups: int
-    """Number of groups with a growing row."""
-    fullest: int
-    """Largest number of growing rows in a group."""
 
 
 class StaticGenerator(TrainerModelGenerator):
@@ -94,8 +70,9 @@ class StaticGenerator(TrainerModelGenerator):
 class _Batch:
     """Completions that are generated together.
 
-    A row is a completion that still grows; its `ids_B` is its place in `_sampled`, where its tokens are collected, and
-    stays the same when `_compact` drops rows that have ended. All growing rows have the same number of tokens,
+    A row is a completion that still grows; its `ids_B` is its place in `_tokens_BT`, `_logprobs_BT`, `_counts_B` (its
+    number of tokens) and `_uniform_BT` (its numbers in [0, 1); no columns for greedy decoding). These hold all
+    completions, also when `_compact` has dropped rows that have ended. All growing rows have the same number of tokens,
     `_drawn`, and the keys and values of one less, because the newest token is the input of the next pass. An ended row
     that is still in the batch draws further tokens, which do not count.
     """
@@ -105,13 +82,13 @@ class _Batch:
         self._eos_id, self._pad_id = generator._eos_id, generator._pad_id
         self._temperature, self._top_k = temperature, top_k
         self._limit = generator._config.max_new_tokens
-        self._positions = getattr(self._model.config, "max_position_embeddings", None) or 10**9
+        self._positions = generator._positions
         self._device = next(self._model.parameters()).device
 
     def complete(self, prompts: Prompts, uniform_PGT: Tensor) -> list[SampledCompletion]:
         """Return G completions of each prompt, each drawn with T uniform numbers of its own."""
         self._begin(prompts, uniform_PGT)
-        while self._counts.growing:
+        while self._growing:
             self._advance()
             self._compact()
         return self._completions()
@@ -121,19 +98,17 @@ class _Batch:
         group_size = uniform_PGT.shape[1]
         tokens_PL, attention_PL = padded(prompts, self._pad_id, self._device, "right")
         lengths_P = attention_PL.sum(1)
-        if int(lengths_P.max()) >= self._positions:
-            raise PromptLengthError(self._positions, int(lengths_P.max()))
+        # Only a check: a shorter prompt has more room than the longest one.
+        room_for(int(lengths_P.max()), self._positions, self._limit)
         layout = PromptLayout()
         states_PLE = states(self._model, tokens_PL, position_ids(attention_PL), layout)
         last_PE = states_PLE[torch.arange(len(prompts), device=self._device), lengths_P - 1]
 
         rows = len(prompts) * group_size
-        self._sampled = _SampledTokens(
-            torch.zeros(rows, self._limit, dtype=torch.long, device=self._device),
-            torch.zeros(rows, self._limit, device=self._device),
-            uniform_PGT.flatten(0, 1),
-            torch.zeros(rows, dtype=torch.long, device=self._device),
-        )
+        self._tokens_BT = torch.zeros(rows, self._limit, dtype=torch.long, device=self._device)
+        self._logprobs_BT = torch.zeros(rows, self._limit, device=self._device)
+        self._uniform_BT = uniform_PGT.flatten(0, 1)
+        self._counts_B = torch.zeros(rows, dtype=torch.long, device=self._device)
         self._rows = _Rows(
             ids_B=torch.arange(rows, device=self._device),
             prompt_lengths_B=lengths_P.repeat_interleave(group_size),
@@ -153,42 +128,45 @@ class _Batch:
 
     def _draw(self, states_BE: Tensor) -> None:
         """Draw the token that follows each row's state, each with its own number, and add it to the row."""
-        rows, sampled = self._rows, self._sampled
+        rows = self._rows
         logits_BV = self._model.get_output_embeddings()(states_BE).float()
         logprobs_BV = torch.log_softmax(logits_BV / (self._temperature or 1.0), -1)
         if self._temperature:
-            uniform_B = sampled.uniform_BT[rows.ids_B, self._drawn]
+            uniform_B = self._uniform_BT[rows.ids_B, self._drawn]
             rows.newest_B = inverse_cdf(top_k_logprobs(logprobs_BV, self._top_k), uniform_B)
         else:
             rows.newest_B = logprobs_BV.argmax(-1)
-        sampled.tokens_BT[rows.ids_B, self._drawn] = rows.newest_B
-        sampled.logprobs_BT[rows.ids_B, self._drawn] = logprobs_BV.gather(-1, rows.newest_B[:, None]).squeeze(-1)
-        sampled.counts_B[rows.ids_B] += rows.growing_B
+        self._tokens_BT[rows.ids_B, self._drawn] = rows.newest_B
+        self._logprobs_BT[rows.ids_B, self._drawn] = logprobs_BV.gather(-1, rows.newest_B[:, None]).squeeze(-1)
+        self._counts_B[rows.ids_B] += rows.growing_B
         self._drawn += 1
         room_B = (self._positions - rows.prompt_lengths_B).clamp(max=self._limit)
         rows.growing_B = rows.growing_B & (rows.newest_B != self._eos_id) & (self._drawn < room_B)
-        self._counts = self._read()
+        self._count()
 
-    def _read(self) -> _BatchCounts:
+    def _count(self) -> None:
+        """Count the growing rows, the groups that have one, and the most in a group, in one transfer from the device.
+
+        The Python loop needs these numbers to continue.
+        """
         left_P = self._rows.growing_B.view(self._layout.groups, self._layout.group_size).sum(1)
-        return _BatchCounts(*torch.stack([left_P.sum(), (left_P > 0).sum(), left_P.max()]).tolist())
+        counts = torch.stack([left_P.sum(), (left_P > 0).sum(), left_P.max()]).tolist()
+        self._growing, self._growing_groups, self._most_growing = counts
 
     def _compact(self) -> None:
         """Drop groups that have ended, and shrink the others to the largest number of growing rows in a group."""
-        growing_PG, size = self._rows.growing_B.view(self._layout.groups, self._layout.group_size), self._counts.fullest
-        if not 0 < self._counts.groups * size <= COMPACT_BELOW * growing_PG.numel():
+        growing_PG, size = self._rows.growing_B.view(self._layout.groups, self._layout.group_size), self._most_growing
+        if not 0 < self._growing_groups * size <= COMPACT_BELOW * growing_PG.numel():
             return
         groups_P = growing_PG.any(1).nonzero().squeeze(1)
         rows_PG = growing_PG[groups_P].int().argsort(dim=1, descending=True, stable=True)[:, :size]
         rows = (groups_P[:, None] * self._layout.group_size + rows_PG).flatten()
         self._layout.keep(groups_P, rows_PG)
         self._rows.keep(rows)
-        self._counts = self._read()
+        self._count()
 
     def _completions(self) -> list[SampledCompletion]:
-        columns = [
-            values.tolist() for values in (self._sampled.tokens_BT, self._sampled.logprobs_BT, self._sampled.counts_B)
-        ]
+        columns = [values.tolist() for values in (self._tokens_BT, self._logprobs_BT, self._counts_B)]
         return [
             SampledCompletion(tuple(tokens[:count]), tuple(logprobs[:count]), tokens[count - 1] == self._eos_id)
             for tokens, logprobs, count in zip(*columns, strict=True)

@@ -1,7 +1,6 @@
 """Settings of the vLLM generators, and the arguments of an engine. Nothing here imports vllm."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +24,6 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-
-
-def set_environment() -> None:
-    """Set the variables that vLLM reads when it is imported; a user's own settings take precedence."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
 
 
 @dataclass(slots=True)

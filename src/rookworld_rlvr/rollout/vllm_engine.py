@@ -8,6 +8,7 @@ A process has one engine. Starting another one ends the one before it, which the
 
 import copy
 import importlib.util
+import os
 import random
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
-from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, VLLMBase, until_end
-from .vllm_config import engine_arguments, set_environment
-from .vllm_weights import ExpectedWeights, expected_weights, require_weights
+from .generator import Completions, GeneratorBaseConfig, GeneratorError, Prompts, SampledCompletion, VLLMBase, until_end
+from .vllm_config import ENVIRONMENT, engine_arguments
+from .vllm_weights import expected_weights, require_weights
 
 # Arguments of an engine in a process that torchrun started, which already has a process group.
 MULTI_RANK_ARGUMENTS = {"distributed_executor_backend": "external_launcher"}
@@ -70,7 +71,6 @@ class VLLMGenerator(VLLMBase):
             among = MULTI_RANK_ARGUMENTS if ranks > 1 else {}
             self._engine = _start(arguments | among | {"load_format": "dummy"})
         self._positions = int(self._engine.llm_engine.model_config.max_model_len)
-        self._expected = ExpectedWeights("", "", ())
         self.sync(model)
 
     def sync(self, model: PreTrainedModel) -> None:
@@ -88,9 +88,7 @@ class VLLMGenerator(VLLMBase):
         with self._awake():
             return self._expected.checksum_for(self._held_checksum())
 
-    def _sample(
-        self, prompts: Sequence[tuple[int, ...]], parameters: Sequence[dict[str, Any]]
-    ) -> list[list[SampledCompletion]]:
+    def _sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
         from vllm import SamplingParams
 
         given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
@@ -136,7 +134,9 @@ def _as_generator_error() -> Iterator[None]:
 
 def _start(arguments: dict[str, Any]) -> Any:
     """Start the engine. Random states and `torch.set_num_threads` are put back afterwards. Raises GeneratorError."""
-    set_environment()
+    # A user's own settings take precedence.
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     if _running and MULTI_RANK_ARGUMENTS.items() <= arguments.items():
         raise GeneratorError(
             "vllm: expected one engine in the process of a rank, since its end would end the ranks' exchange, got a "

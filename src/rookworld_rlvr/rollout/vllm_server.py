@@ -15,9 +15,11 @@ from transformers import PreTrainedModel
 
 from ..model.world import World
 from .generator import (
+    Completions,
     Generator,
     GeneratorBaseConfig,
     GeneratorError,
+    Prompts,
     SampledCompletion,
     VLLMBase,
     until_end,
@@ -76,14 +78,10 @@ class VLLMServerGenerator(VLLMBase):
         """Return the trainer's checksum of the last `sync` if the server holds these weights, otherwise its own."""
         return self._snapshot.expected.checksum_for(self._with_retries(self._held_checksum))
 
-    def _sample(
-        self, prompts: Sequence[tuple[int, ...]], parameters: Sequence[dict[str, Any]]
-    ) -> list[list[SampledCompletion]]:
+    def _sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
         return self._with_retries(lambda: self._batch(prompts, parameters))
 
-    def _batch(
-        self, prompts: Sequence[tuple[int, ...]], parameters: Sequence[dict[str, Any]]
-    ) -> list[list[SampledCompletion]]:
+    def _batch(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
         """Return all groups, sampled from the trainer's weights from the first token to the last."""
         if self._require_ours() != self._snapshot.token:
             # The server was restarted, or stopped while it loaded weights: send the kept weights again.
@@ -179,6 +177,6 @@ class RankGenerator:
         """See `Generator.weights_checksum`."""
         return self._ours.weights_checksum()
 
-    def generate(self, prompts: Sequence[tuple[int, ...]], **options: Any) -> list[list[SampledCompletion]]:
+    def generate(self, prompts: Prompts, **options: Any) -> Completions:
         """See `Generator.generate`."""
         return self._ours.generate(prompts, **options)

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from .generator import GeneratorBaseConfig, GeneratorError, SampledCompletion, require_seeds
+from .generator import Completions, GeneratorBaseConfig, GeneratorError, Prompts, VLLMBase
 from .vllm_server import VLLMServerGenerator
 from .vllm_weights import WeightOwner, WeightSnapshot
 
@@ -23,7 +23,7 @@ from .vllm_weights import WeightOwner, WeightSnapshot
 PIECES = 4
 
 
-class VLLMServerPool:
+class VLLMServerPool(VLLMBase):
     """Generator with several vLLM servers, which must all be running at the start."""
 
     def __init__(
@@ -43,7 +43,8 @@ class VLLMServerPool:
             VLLMServerGenerator(model, impatient, url, eos_id=eos_id, dtype=dtype, snapshot=self._snapshot)
             for url in config.vllm.urls
         ]
-        self._retries = config.vllm.retries
+        self._config, self._eos_id, self._retries = config, eos_id, config.vllm.retries
+        self._positions = min(server._positions for server in self._servers)
         self._snapshot.keep(model)
         for server in self._servers:
             server.load_snapshot()
@@ -59,31 +60,25 @@ class VLLMServerPool:
         """Return the checksum that all servers in use have, or the different ones separated by spaces."""
         return " ".join(dict.fromkeys(server.weights_checksum() for server in self._used))
 
-    def generate(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        *,
-        group_size: int,
-        temperature: float,
-        seeds: Sequence[int] = (),
-        top_k: int = 0,
-    ) -> list[list[SampledCompletion]]:
-        """See `Generator.generate`. Raises GeneratorError if every server has failed, also in all retries."""
-        require_seeds(seeds, prompts, temperature)
-        size = -(-len(prompts) // (PIECES * len(self._servers)))
-        pending = deque(range(first, min(first + size, len(prompts))) for first in range(0, len(prompts), size or 1))
-        groups: dict[int, list[SampledCompletion]] = {}
+    def _sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
+        """See `VLLMBase._sample`. Raises GeneratorError if every server has failed, also in all retries."""
+        size = max(1, -(-len(prompts) // (PIECES * len(self._servers))))
+        pending = deque(slice(first, first + size) for first in range(0, len(prompts), size))
+        groups: Completions = [[] for _ in prompts]
 
-        def sample(server: VLLMServerGenerator, piece: range) -> list[list[SampledCompletion]]:
-            return server.generate(
-                [prompts[i] for i in piece],
-                group_size=group_size,
-                temperature=temperature,
-                seeds=[seeds[i] for i in piece] if temperature else [],
-                top_k=top_k,
-            )
+        def serve(server: VLLMServerGenerator) -> None:
+            """Let a server sample pending pieces until none is left. One at which it fails becomes pending again."""
+            while pending:
+                try:
+                    piece = pending.popleft()
+                except IndexError:
+                    return
+                try:
+                    groups[piece] = server._sample(prompts[piece], parameters[piece])
+                except GeneratorError:
+                    pending.append(piece)
+                    raise
 
-        serve = partial(_serve, pending, groups, sample)
         attempt = 0
         while pending:
             self._used = self._of_all(serve, self._used)
@@ -93,7 +88,7 @@ class VLLMServerPool:
                 self._used = self._of_all(VLLMServerGenerator.load_snapshot, self._servers)
             elif not self._used:
                 self._require_one()
-        return [groups[i] for i in range(len(prompts))]
+        return groups
 
     def _of_all(
         self, action: Callable[[VLLMServerGenerator], None], servers: Sequence[VLLMServerGenerator]
@@ -118,22 +113,3 @@ class VLLMServerPool:
         if not self._used:
             urls = ", ".join(server.url for server in self._servers)
             raise GeneratorError(f"vllm_server: expected one of the servers to answer, none does: {urls}")
-
-
-def _serve(
-    pending: deque[range],
-    groups: dict[int, list[SampledCompletion]],
-    sample: Callable[[VLLMServerGenerator, range], list[list[SampledCompletion]]],
-    server: VLLMServerGenerator,
-) -> None:
-    """Let a server sample pending pieces until none is left. A piece at which it fails becomes pending again."""
-    while pending:
-        try:
-            piece = pending.popleft()
-        except IndexError:
-            return
-        try:
-            groups.update(zip(piece, sample(server, piece), strict=True))
-        except GeneratorError:
-            pending.append(piece)
-            raise

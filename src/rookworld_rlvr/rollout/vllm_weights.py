@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
+from ..files import replacing
 from ..model.weights import checksum, checksum_of
 from .generator import GeneratorError
 from .vllm_worker import WEIGHTS_FILE
@@ -92,6 +93,5 @@ class WeightSnapshot:
 def _write(model: PreTrainedModel, path: Path) -> None:
     """Write the weights. A server that is restarted meanwhile reads either the old file or the new one."""
     named = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
-    writing = path.with_suffix(".writing")
-    save_file(named, writing)
-    writing.replace(path)
+    with replacing(path) as writing:
+        save_file(named, writing)

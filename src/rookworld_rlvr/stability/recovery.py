@@ -113,15 +113,6 @@ class RecoveryState:
         if newest is None or step - newest >= GOOD_STEPS:
             self.candidates[step] = score
 
-    def mark_good(self, step: int) -> None:
-        """Record that the candidate of `step` and those before it turned out to be good."""
-        for known in sorted(self.candidates):
-            if known <= step:
-                score = self.candidates.pop(known)
-                self.last_good_step = known
-                if score > self.best_score:
-                    self.best_step, self.best_score = known, score
-
 
 def escalate(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: Fault | None) -> Action:
     """Return the action for the outcome of `step`, counted from 1, and count the outcome in the state."""
@@ -158,6 +149,9 @@ def _good_step(state: RecoveryState, config: RecoveryConfig, step: int) -> None:
         back = config.recovery_lr_factor ** (-1 / RAMP_STEPS)
         state.lr_scale = min(state.lr_ceiling, state.lr_scale * back)
     # A skipped update does not change the weights, so a fault after a checkpoint only delays when it counts as good.
-    good = [candidate for candidate in state.candidates if state.good >= GOOD_STEPS <= step - candidate]
-    if good:
-        state.mark_good(max(good))
+    for candidate in sorted(state.candidates):
+        if state.good >= GOOD_STEPS <= step - candidate:
+            score = state.candidates.pop(candidate)
+            state.last_good_step = candidate
+            if score > state.best_score:
+                state.best_step, state.best_score = candidate, score

@@ -24,10 +24,6 @@ _TABLE = """CREATE TABLE IF NOT EXISTS analyses (
 ) WITHOUT ROWID"""
 
 
-class CacheError(UserError):
-    """A cache cannot be opened; the message is one line."""
-
-
 def default_folder() -> Path:
     """Return the folder `rookworld` below XDG_CACHE_HOME or ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME", "")
@@ -36,21 +32,19 @@ def default_folder() -> Path:
 
 
 class EngineCache:
-    """Analyses by engine and position, stored in `folder`. Several threads may use it. Raises CacheError."""
+    """Analyses by engine and position, stored in `folder`. Several threads may use it. Raises UserError."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            self.path = folder.expanduser() / FILE
-        except RuntimeError as error:
-            raise CacheError(f"expected a folder for a cache of analyses, got {folder}: {error}") from error
         self._lock = threading.Lock()
         try:
+            # Raises RuntimeError if there is no such user.
+            self.path = folder.expanduser() / FILE
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # With autocommit an analysis is on disk and visible to every process as soon as it is stored.
             self._file = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._prepare()
-        except (OSError, sqlite3.Error) as error:
-            raise CacheError(f"expected a cache of analyses at {self.path}, got {error}") from error
+        except (OSError, RuntimeError, sqlite3.Error) as error:
+            raise UserError(f"expected a cache of analyses at {folder / FILE}, got {error}") from error
 
     def get(self, engine: str, position: str) -> Analysis | None:
         """Return the analysis of a position, None if there is none. Raises ScorerError if the file cannot be read."""

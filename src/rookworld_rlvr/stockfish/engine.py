@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..board.fen import parse_fen
-from ..errors import ScorerError
+from ..errors import ScorerError, UserError
 from .uci import ALL_LINES, Limit, Lines, UciError, UciProcess
 
 # Debian installs the binary here, which is not on root's PATH.
@@ -29,12 +29,8 @@ HASH_MIB = 1
 ATTEMPTS = 3
 
 
-class EngineUnusableError(ValueError):
-    """A binary does not work as an engine, or is too old; the message is one line."""
-
-
-class EngineNotFoundError(EngineUnusableError):
-    """An engine is needed and none was found."""
+class EngineUnusableError(UserError):
+    """No engine was found, or a binary does not work as one or is too old."""
 
 
 @dataclass(slots=True)
@@ -86,14 +82,14 @@ class Analysis:
 
 
 def find_engine(path: str = "") -> str:
-    """Return the absolute path of the engine's binary. Raises EngineNotFoundError if there is none."""
+    """Return the absolute path of the engine's binary. Raises EngineUnusableError if there is none."""
     # Not Path.expanduser, which raises if there is no such user.
     wanted = os.path.expanduser(path or os.environ.get("STOCKFISH_PATH", ""))
     if wanted and not Path(wanted).is_file():
-        raise EngineNotFoundError(f"expected an engine's binary, got {wanted!r}: no such file")
+        raise EngineUnusableError(f"expected an engine's binary, got {wanted!r}: no such file")
     binary = wanted or shutil.which("stockfish") or (str(DEBIAN_PATH) if DEBIAN_PATH.is_file() else "")
     if not binary:
-        raise EngineNotFoundError("expected Stockfish, found none: apt-get install stockfish, or set STOCKFISH_PATH")
+        raise EngineUnusableError("expected Stockfish, found none: apt-get install stockfish, or set STOCKFISH_PATH")
     # A name without a slash would be looked for on the PATH when it is started.
     return os.path.abspath(binary)
 

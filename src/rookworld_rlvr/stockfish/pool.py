@@ -4,13 +4,13 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
 from operator import add, sub
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ..errors import ScorerError
 from .cache import EngineCache, default_folder
@@ -35,14 +35,10 @@ class EngineCounts:
     """Seconds that callers waited."""
 
     def __sub__(self, other: "EngineCounts") -> "EngineCounts":
-        return self._each(sub, other)
+        return EngineCounts(*map(sub, astuple(self), astuple(other)))
 
     def __add__(self, other: "EngineCounts") -> "EngineCounts":
-        return self._each(add, other)
-
-    def _each(self, combine: Callable[[Any, Any], Any], other: "EngineCounts") -> "EngineCounts":
-        names = [field.name for field in fields(self)]
-        return EngineCounts(*(combine(getattr(self, name), getattr(other, name)) for name in names))
+        return EngineCounts(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(slots=True)
@@ -56,7 +52,8 @@ class EnginePool:
     """A pool of `config.processes` engines. Use it in a `with` block, or close it.
 
     The first engine is started and checked at once, the others when they are needed. The analyses do not depend on the
-    number of engines, the order of positions or the contents of the cache. Raises EngineUnusableError, CacheError.
+    number of engines, the order of positions or the contents of the cache. Raises EngineUnusableError, or another
+    UserError if the cache cannot be opened.
     """
 
     def __init__(self, config: EngineConfig, *, cache_folder: Path | None = None) -> None:
@@ -120,8 +117,11 @@ class EnginePool:
         for engine in self._engines:
             engine.close()
         self._threads.shutdown(wait=True)
-        if self._cache is not None:
-            self._cache.close()
+        # A new position is then refused by the closed threads instead of being looked up in a closed file.
+        with self._lock:
+            cache, self._cache = self._cache, None
+        if cache is not None:
+            cache.close()
 
     def _limit(self, nodes: int) -> Limit:
         return Limit(nodes=nodes or self._config.nodes)

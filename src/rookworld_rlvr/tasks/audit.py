@@ -30,7 +30,7 @@ MOST_SHOWN, MOST_CHARACTERS = 3, 100
 def audit(source: str | Path, *, progress: Callable[[int], None] = lambda rows: None) -> AuditReport:
     """Read all rows of `source`, as `read_corpus` does, and count their defects.
 
-    `progress` is called with the number of rows so far. Defects are counted and raise nothing. Raises CorpusError only
+    `progress` is called with the number of rows so far. Defects are counted and raise nothing. Raises UserError only
     if the source is missing, unreadable or without a valid row.
     """
     report, first = AuditReport(str(source)), ""
@@ -72,8 +72,6 @@ def _add_findings(report: AuditReport, task: Task, prompt: str, completion: str)
             (report.white if board.turn else report.black).add(_policy_findings(board, label))
         case EnvironmentPrompt() as query, Transition() as label:
             report.environment.add(_environment_findings(query, label))
-        case _:
-            raise ValueError(f"expected a valid row, got {prompt + completion!r}")
 
 
 def _policy_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]:
@@ -129,7 +127,7 @@ def corrected_lines(source: str | Path, *, dropped: Counter[str] | None = None) 
     with the highest eval, the first one if several are equal. `A:` rows get python-chess's completion. Four kinds of
     rows are dropped and counted by reason in `dropped`: malformed rows, `A:` rows of impossible positions, rows left
     without a candidate, and rows in which a mate in one has no higher eval than another candidate. Rows that are
-    objects stay JSON objects. Raises CorpusError as `raw_rows` does.
+    objects stay JSON objects. Raises UserError as `raw_rows` does.
     """
     for raw in raw_rows(source):
         row = parse_row(raw)

@@ -146,7 +146,9 @@ class AuditReport:
             reasons = sorted(self.malformed.items())
             yield "Malformed: " + ", ".join(f"{name} {count}" for name, count in reasons)
             yield from self.malformed_rows
-        yield from self._game_lines()
+        if self.games:
+            yield f"Games: {self.games.games}; each position is a row, and the moves that were played are no labels"
+            yield from self.games.warnings()
         if self.unlabelled:
             yield f"{self.unlabelled} rows have no label"
         yield "Duplicate positions: " + ", ".join(f"{task} {self.duplicate_positions[task]}" for task in Task)
@@ -155,9 +157,3 @@ class AuditReport:
         yield from self.environment.lines()
         if self.is_clean:
             yield "No defect found"
-
-    def _game_lines(self) -> Iterator[str]:
-        """Yield a line about the games of a PGN file, and a warning for each game without a result."""
-        if self.games:
-            yield f"Games: {self.games.games}; each position is a row, and the moves that were played are no labels"
-            yield from self.games.warnings()

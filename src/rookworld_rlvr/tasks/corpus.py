@@ -1,7 +1,7 @@
 """Readers that turn rows of data into examples: text lines, JSON lines and Hugging Face datasets of both tasks.
 
 A malformed row is counted by its reason and left out. A source without a valid row is an error of the user and raises
-CorpusError.
+UserError.
 """
 
 import functools
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..board.fen import is_valid_fen, parse_fen, position_key
 from ..board.positions import positions_from_file, positions_from_pgn
-from ..errors import first_line
+from ..errors import UserError, first_line
 from . import parse_prompt
 from .environment import SEPARATOR, parse_environment
 from .policy import PREFIX as POLICY_PREFIX
@@ -40,10 +40,6 @@ SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 RawRow = str | Mapping[str, object]
 
 
-class CorpusError(ValueError):
-    """Source of rows that does not exist, cannot be read or holds no valid row. The message is one line."""
-
-
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """Contents of a source of rows."""
@@ -60,49 +56,53 @@ def read_corpus(source: str | Path, *, split: str = "train", limit: int | None =
     A `.fen`, `.epd` or `.pgn` file gives policy prompts without labels.
 
     `split` applies to datasets. `limit` is the maximum number of rows to read; blank lines do not count. Raises
-    CorpusError if the source does not exist, cannot be read or holds no valid row.
+    UserError if the source does not exist, cannot be read or holds no valid row.
     """
-    examples: list[Example] = []
     rejects: Counter[str] = Counter()
-    first = ""
-    for raw in islice(raw_rows(source, split=split), limit):
-        row = parse_row(raw)
+    rows = map(parse_row, islice(raw_rows(source, split=split), limit))
+    return Corpus(tuple(_valid_rows(source, rows, rejects)), rejects)
+
+
+def _valid_rows(source: str | Path, rows: Iterable[Example | ParseFailure], rejects: Counter[str]) -> Iterator[Example]:
+    """Yield the valid rows and count the others in `rejects`. Raises UserError at the end if no row is valid."""
+    valid, first = 0, ""
+    for row in rows:
         if isinstance(row, ParseFailure):
             rejects[row.reason.value] += 1
             first = first or row.detail
         else:
-            examples.append(row)
-    require_valid(source, len(examples), rejects, first)
-    return Corpus(tuple(examples), rejects)
+            valid += 1
+            yield row
+    require_valid(source, valid, rejects, first)
 
 
 def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int], first: str) -> None:
-    """Raise CorpusError unless there is a valid row. `first` is the detail of the first malformed row."""
+    """Raise UserError unless there is a valid row. `first` is the detail of the first malformed row."""
     if valid:
         return
     if not rejects:
-        raise CorpusError(f"expected at least one row of 'P:' or 'A:' data in {source}, got no row at all")
+        raise UserError(f"expected at least one row of 'P:' or 'A:' data in {source}, got no row at all")
     reasons = ", ".join(f"{name} {count}" for name, count in sorted(rejects.items()))
     wanted = f"expected at least one valid row of 'P:' or 'A:' data in {source}"
-    raise CorpusError(f"{wanted}, got {reasons}; the first: {first}")
+    raise UserError(f"{wanted}, got {reasons}; the first: {first}")
 
 
 def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
-    """Yield the rows of `source` unparsed and without blank lines. Raises CorpusError during iteration."""
+    """Yield the rows of `source` unparsed and without blank lines. Raises UserError during iteration."""
     path = Path(source)
     if path.is_file() and path.suffix not in FILE_TYPES:
-        raise CorpusError(f"expected a .txt, .jsonl, .fen, .epd or .pgn file, got {source}")
+        raise UserError(f"expected a .txt, .jsonl, .fen, .epd or .pgn file, got {source}")
     if not path.exists() and not _may_be_hub_name(source):
         wanted = "a .txt, .jsonl, .fen, .epd or .pgn file, a dataset folder or name"
-        raise CorpusError(f"expected {wanted}, got {source}: no file")
+        raise UserError(f"expected {wanted}, got {source}: no file")
     try:
         yield from _file_rows(path) if path.is_file() else _dataset_rows(source, split)
-    except CorpusError:
+    except UserError:
         raise
     except ValueError as error:
-        raise CorpusError(first_line(error)) from error
+        raise UserError(first_line(error)) from error
     except OSError as error:
-        raise CorpusError(f"expected rows in {source}, got {first_line(error)}") from error
+        raise UserError(f"expected rows in {source}, got {first_line(error)}") from error
 
 
 def _may_be_hub_name(source: str | Path) -> bool:
@@ -145,7 +145,7 @@ def _dataset_rows(source: str | Path, split: str) -> Iterator[RawRow]:
             yield from datasets.load_dataset(str(source), split=split, streaming=True)
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         wanted = f"a dataset with a split {split!r} in {source}"
-        raise CorpusError(f"expected {wanted}, got {type(error).__name__}: {first_line(error)}") from error
+        raise UserError(f"expected {wanted}, got {type(error).__name__}: {first_line(error)}") from error
 
 
 def parse_row(raw: RawRow) -> Example | ParseFailure:
@@ -168,21 +168,11 @@ def parse_row(raw: RawRow) -> Example | ParseFailure:
 def read_positions(source: str | Path) -> frozenset[str]:
     """Return the positions (`example_key`) of all rows whose prompt parses, whatever their completion.
 
-    Raises CorpusError as `read_corpus` does, and if no prompt parses.
+    Raises UserError as `read_corpus` does, and if no prompt parses.
     """
-    keys: set[str] = set()
-    rejects: Counter[str] = Counter()
-    first = ""
-    for raw in raw_rows(source):
-        parts = _parts(raw)
-        row = parts if isinstance(parts, ParseFailure) else _example(parts[0], None)
-        if isinstance(row, ParseFailure):
-            rejects[row.reason.value] += 1
-            first = first or row.detail
-        else:
-            keys.add(example_key(row))
-    require_valid(source, len(keys), rejects, first)
-    return frozenset(keys)
+    split = map(_parts, raw_rows(source))
+    prompts = (parts if isinstance(parts, ParseFailure) else _example(parts[0], None) for parts in split)
+    return frozenset(map(example_key, _valid_rows(source, prompts, Counter())))
 
 
 def _parts(raw: RawRow) -> tuple[str, str | None] | ParseFailure:
@@ -261,10 +251,8 @@ def split_by_position(
     """Split the examples into (training, held out), each in order. All rows of one position are on the same side.
 
     The side of a position depends only on the position and `seed`, so it is the same in all files and tasks. The
-    fraction is the expected fraction of held-out positions. Raises ValueError unless it lies in [0, 1].
+    fraction, in [0, 1], is the expected fraction of held-out positions.
     """
-    if not 0 <= held_out_fraction <= 1:
-        raise ValueError(f"expected a held-out fraction from 0 to 1, got {held_out_fraction}")
     sides: tuple[list[Example], list[Example]] = ([], [])
     for example in examples:
         sides[is_held_out(example_key(example), held_out_fraction, seed)].append(example)
@@ -273,12 +261,8 @@ def split_by_position(
 
 def is_held_out(key: str, fraction: float, seed: int) -> bool:
     """Return True if the position with this key is held out, as in `split_by_position`."""
-    return _uniform(key, seed) < fraction
-
-
-def _uniform(key: str, seed: int) -> float:
     digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
-    return int.from_bytes(digest[:HASH_BYTES], "big") / (1 << 8 * HASH_BYTES)
+    return int.from_bytes(digest[:HASH_BYTES], "big") / (1 << 8 * HASH_BYTES) < fraction
 
 
 def exclude_positions(examples: Iterable[Example], keys: Collection[str]) -> tuple[Example, ...]:

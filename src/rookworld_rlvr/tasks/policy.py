@@ -4,7 +4,6 @@ P: <FEN, padded>M: <up to 5 UCI moves, padded>E: <evals, padded>B: <best move>
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -147,7 +146,7 @@ def _structure_failure(completion: str, fields: PolicyFields) -> ParseFailure | 
 def _words_failure(fields: PolicyFields) -> ParseFailure | None:
     if len(fields.moves) > MAX_CANDIDATES:
         return ParseFailure(FailureReason.too_many_moves, str(len(fields.moves)))
-    bad_move = _first_bad(fields.moves) or _first_bad(fields.best)
+    bad_move = next((uci for uci in (*fields.moves, *fields.best) if not is_uci(uci)), None)
     if bad_move is not None or not fields.moves or not fields.best:
         return ParseFailure(FailureReason.bad_move, bad_move or "no move")
     bad_eval = next((text for text in fields.evals if parse_number(text) is None), None)
@@ -157,7 +156,3 @@ def _words_failure(fields: PolicyFields) -> ParseFailure | None:
         counts = f"{len(fields.moves)} moves, {len(fields.evals)} evals"
         return ParseFailure(FailureReason.unaligned_evals, counts)
     return None
-
-
-def _first_bad(moves: Sequence[str]) -> str | None:
-    return next((uci for uci in moves if not is_uci(uci)), None)

@@ -1,4 +1,4 @@
-"""Sources of positions to learn from: games of an engine that errs, random games, endings, mates."""
+"""Sources of positions to learn from, and games of those that need an engine's evaluations."""
 
 import math
 import random
@@ -25,16 +25,20 @@ ENDING_PLIES = 10
 
 
 class Source(StrEnum):
-    """Source of a position."""
+    """Source of a position or of a move."""
 
+    opening = "opening"
+    """The first moves of a game, from a named line or random. Only for the environment task."""
     engine = "engine"
     """A game of the engine against itself, with moves drawn at a temperature, from an opening or a few random moves."""
     random = "random"
-    """A game of random legal moves."""
+    """A game of random legal moves. Some of the environment task's start with few pieces."""
     ending = "ending"
     """A few pieces on random squares, and up to ten plies of the engine from there."""
     mate = "mate"
     """A position of a random game in which the side to move has a mate in one."""
+    given = "given"
+    """A game given by the user, or played by a model."""
 
 
 # Probability of each source of a game. The rows per source depend on the games' lengths, and the data card counts them.

@@ -1,8 +1,11 @@
-"""Rows of the environment task from games: legal moves balanced by class, illegal ones by kind."""
+"""Rows of the environment task from games: legal moves balanced by class, illegal ones by kind.
+
+A row is a line with its source, its kind and the `A:` line in its published format, separated by tabs. The kind is the
+class of the move, for an illegal move followed by its kind: `illegal blocked`.
+"""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import chess
@@ -10,6 +13,7 @@ import chess
 from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS
 from .generate import environment_line, random_ending, start_board
+from .sources import Source
 
 
 class TransitionClass(StrEnum):
@@ -29,8 +33,6 @@ class TransitionClass(StrEnum):
     quiet = "quiet"
 
 
-# Halfmove clock at which the 75-move rule ends a game.
-SEVENTY_FIVE_PLIES = 150
 MAX_PLIES = 400
 # Share of a game's moves that become rows, by class. Moves of the other classes, which are rare, always do.
 RANDOM_KEPT = {TransitionClass.quiet: 0.06, TransitionClass.capture: 0.08}
@@ -44,34 +46,6 @@ RARE_MOVE_PROBABILITY = 0.4
 OPENING_GAMES, FEW_PIECES_FRACTION, LATE_CLOCK_FRACTION = 0.45, 0.35, 0.1
 # Maximum number of plies of an opening, and share of openings that follow a named line.
 OPENING_PLIES, NAMED_FRACTION = 16, 0.6
-
-
-class TransitionSource(StrEnum):
-    """Source of a move."""
-
-    opening = "opening"
-    """The first moves of a game, from a named line or random."""
-    random = "random"
-    """A game of random legal moves, played to its end; some start with few pieces."""
-    engine = "engine"
-    """A game of the engine, from its move evaluations."""
-    given = "given"
-    """A game given by the user, or played by a model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """Generated row with its source and kind."""
-
-    source: TransitionSource
-    kind: str
-    """Class of the move; for an illegal move followed by its kind: `illegal blocked`."""
-    line: str
-    """The row as a line in the published `A:` format."""
-
-    def render(self) -> str:
-        """Render source, kind and line, separated by tabs."""
-        return "\t".join((self.source, self.kind, self.line))
 
 
 class IllegalKind(StrEnum):
@@ -105,7 +79,7 @@ def transition_class(board: chess.Board, uci: str) -> TransitionClass:
         (TransitionClass.mate, after.is_checkmate()),
         (TransitionClass.stalemate, after.is_stalemate()),
         (TransitionClass.insufficient_material, after.is_insufficient_material()),
-        (TransitionClass.seventy_five_moves, after.halfmove_clock >= SEVENTY_FIVE_PLIES),
+        (TransitionClass.seventy_five_moves, after.is_seventyfive_moves()),
         (TransitionClass.castling, board.is_castling(move)),
         (TransitionClass.en_passant, board.is_en_passant(move)),
         (TransitionClass.promotion, move.promotion is not None),
@@ -129,8 +103,7 @@ def illegal_kind(board: chess.Board, uci: str) -> IllegalKind:
     if board.is_pseudo_legal(move):
         return IllegalKind.check if not board.is_castling(move) else IllegalKind.castling
     home = chess.E1 if board.turn else chess.E8
-    castled = (chess.square_mirror(chess.G1), chess.square_mirror(chess.C1)) if not board.turn else (chess.G1, chess.C1)
-    if piece.piece_type == chess.KING and move.from_square == home and move.to_square in castled:
+    if piece.piece_type == chess.KING and move.from_square == home and move.to_square in (home - 2, home + 2):
         return IllegalKind.castling
     last = chess.square_rank(move.to_square) == (7 if board.turn else 0)
     if (move.promotion is not None) != (piece.piece_type == chess.PAWN and last):
@@ -156,12 +129,13 @@ def illegal_move(board: chess.Board, rng: random.Random) -> str:
     Most are near misses of a piece of the side to move.
     """
     wanted = rng.choice(list(IllegalKind))
-    illegal = [uci for uci in _candidates(board, rng, wanted) if not is_legal_uci(board, uci)]
+    illegal = _illegal_moves(board, rng, wanted)
     of_kind = [uci for uci in illegal if illegal_kind(board, uci) is wanted]
     return rng.choice(of_kind or illegal)
 
 
-def _candidates(board: chess.Board, rng: random.Random, wanted: IllegalKind) -> list[str]:
+def _illegal_moves(board: chess.Board, rng: random.Random, wanted: IllegalKind) -> list[str]:
+    """Return illegal moves, at least one. Many of them, or all, are of the wanted kind if there are moves of it."""
     home = "e1" if board.turn else "e8"
     match wanted:
         case IllegalKind.castling:
@@ -196,14 +170,12 @@ def _rays(board: chess.Board) -> list[str]:
     return moves
 
 
-def transition_game(rng: random.Random) -> Iterator[Transition]:
+def transition_game(rng: random.Random) -> Iterator[str]:
     """Yield the rows of one game that needs no engine."""
     yield from _opening(rng) if rng.random() < OPENING_GAMES else _random_game(rng)
 
 
-def rows_from_positions(
-    fens: Sequence[str], rng: random.Random, source: TransitionSource = TransitionSource.engine
-) -> Iterator[Transition]:
+def rows_from_positions(fens: Sequence[str], rng: random.Random, source: Source = Source.engine) -> Iterator[str]:
     """Yield the rows of a game given by its consecutive positions, up to the first that no legal move leads to."""
     game = chess.Board(fens[0])
     for after in fens[1:]:
@@ -221,7 +193,7 @@ def _leads_to(board: chess.Board, move: chess.Move, fen: str) -> bool:
     return same
 
 
-def _opening(rng: random.Random) -> Iterator[Transition]:
+def _opening(rng: random.Random) -> Iterator[str]:
     game, line = chess.Board(), list[str]()
     if rng.random() < NAMED_FRACTION:
         line = rng.choice(OPENINGS).moves.split()
@@ -230,11 +202,11 @@ def _opening(rng: random.Random) -> Iterator[Transition]:
         if not moves:
             return
         move = chess.Move.from_uci(line[place]) if place < len(line) else rng.choice(moves)
-        yield from _rows(rng, TransitionSource.opening, game, move, OPENING_KEPT, OPENING_ILLEGAL)
+        yield from _rows(rng, Source.opening, game, move, OPENING_KEPT, OPENING_ILLEGAL)
         game.push(move)
 
 
-def _random_game(rng: random.Random) -> Iterator[Transition]:
+def _random_game(rng: random.Random) -> Iterator[str]:
     few = rng.random() < FEW_PIECES_FRACTION
     game = random_ending(rng) if few else start_board(rng)
     if few and rng.random() < LATE_CLOCK_FRACTION:
@@ -244,25 +216,25 @@ def _random_game(rng: random.Random) -> Iterator[Transition]:
         moves = list(game.legal_moves)
         rare = [move for move in moves if _may_be_rare(game, move)] if rng.random() < RARE_MOVE_PROBABILITY else []
         move = rng.choice(rare or moves)
-        yield from _rows(rng, TransitionSource.random, game, move, RANDOM_KEPT, RANDOM_ILLEGAL)
+        yield from _rows(rng, Source.random, game, move, RANDOM_KEPT, RANDOM_ILLEGAL)
         game.push(move)
 
 
 def _rows(
     rng: random.Random,
-    source: TransitionSource,
+    source: Source,
     game: chess.Board,
     move: chess.Move,
     kept: Mapping[TransitionClass, float],
     illegal: float,
-) -> Iterator[Transition]:
+) -> Iterator[str]:
     """Yield a row with an illegal move with probability `illegal`, and one with `move` with its class's probability."""
     if rng.random() < illegal:
         uci = illegal_move(game, rng)
-        yield Transition(source, f"{TransitionClass.illegal} {illegal_kind(game, uci)}", _line(game, uci))
+        yield _row(source, f"{TransitionClass.illegal} {illegal_kind(game, uci)}", game, uci)
     kind = transition_class(game, move.uci())
     if rng.random() < kept.get(kind, 1.0):
-        yield Transition(source, kind.value, _line(game, move.uci()))
+        yield _row(source, kind, game, move.uci())
 
 
 def _may_be_rare(board: chess.Board, move: chess.Move) -> bool:
@@ -275,6 +247,6 @@ def _may_be_rare(board: chess.Board, move: chess.Move) -> bool:
     return over
 
 
-def _line(game: chess.Board, uci: str) -> str:
+def _row(source: Source, kind: str, game: chess.Board, uci: str) -> str:
     played = [move.uci() for move in game.move_stack]
-    return environment_line(game.fen(), uci, [*played, uci])
+    return f"{source}\t{kind}\t{environment_line(game.fen(), uci, [*played, uci])}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from ..board.transition import Transition
 
@@ -55,26 +55,22 @@ class ParseFailure:
 class PolicyPrompt:
     """Content of a `P:` prompt, which asks for candidates, evals and the best move in a position."""
 
-    fen: str
+    task: ClassVar[Task] = Task.policy
 
-    @property
-    def task(self) -> Task:
-        return Task.policy
+    fen: str
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPrompt:
     """Content of an `A:` prompt, which asks for the transition of a move from a position."""
 
+    task: ClassVar[Task] = Task.environment
+
     fen: str
     uci: str
     """The move as the prompt gives it; it may be illegal or not a move at all."""
     history: tuple[str, ...]
     """The last moves, oldest first, ending with `uci`; empty if unknown."""
-
-    @property
-    def task(self) -> Task:
-        return Task.environment
 
 
 Prompt = PolicyPrompt | EnvironmentPrompt

@@ -112,8 +112,7 @@ def restore_checkpoint(folder: Path, context: StepContext) -> int:
 
 def rng_state() -> dict[str, Any]:
     """Return the random state to resume from, including that of accelerators if this process has used one."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    return state | {"accelerators": random_states()}
+    return {"python": random.getstate(), "torch": torch.get_rng_state(), "accelerators": random_states()}
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
@@ -218,6 +217,7 @@ def _unreadable_checkpoint_error(folder: Path, error: Exception) -> UserError:
 
 def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]:
     """Return the state from which a run resumes. Tensors are full and on the CPU, so that any device can read them."""
+    # "sampler" is the prompt stream and "clock" the schedule step; older checkpoints have these names.
     return {
         "step": step,
         "policy": cpu_state_dict(context.policy.model, keep),

@@ -62,10 +62,11 @@ def check_logprobs(context: StepContext, logprobs: Tensor, ref_logprobs: Tensor 
     sides = (("policy", context.policy, logprobs), ("reference", context.references.current, ref_logprobs))
     for name, side, values in sides:
         if values is not None and not all_finite([values]):
-            where = _locate(side, batch, context.config.optim.micro_batch_size)
+            where = _locate(side, batch, context.micro_batch_size)
             raise _fault(FaultKind.logprobs, f"{name}: {where}", "a log-prob is not finite", batch)
     if not all_finite([batch.sampler_logprobs_BT]):
-        raise _fault(FaultKind.logprobs, "sampler: log-probs", "a log-prob is not finite, the trainer's are", batch)
+        detail = "a log-prob of the sampler is not finite; the trainer's are finite"
+        raise _fault(FaultKind.logprobs, "sampler: log-probs", detail, batch)
 
 
 def check_loss(loss: Tensor, micro: Batch) -> None:

@@ -7,8 +7,6 @@ from functools import partial
 import torch
 from transformers import PreTrainedModel
 
-from ..model.batch import Batch
-from ..model.policy import TokenTable
 from ..model.sharded import unshard
 from ..objective import zero_variance_groups
 from ..rewards import ScorerError
@@ -103,19 +101,6 @@ def _begin_ahead(context: StepContext, step: int, *, staleness: int) -> None:
     context.prefetch.begin(partial(collect, context, step, staleness=staleness), context.prompts)
 
 
-def token_table(context: StepContext, batch: Batch, *, with_reference: bool) -> TokenTable:
-    """Return the policy's log-probs of all trained tokens and, if asked for, the reference's; no gradient."""
-    return context.retry_with_smaller_batches(
-        lambda: context.policy.token_table(
-            batch,
-            micro_batch_size=context.examples_per_pass(len(batch.tokens_BT)),
-            temperature=context.temperature,
-            reference=context.references.current if with_reference else None,
-            world=context.world,
-        )
-    )
-
-
 def _trained_groups(context: StepContext, collection: Collection) -> Collected:
     """Return the groups to train on, with zero-variance groups kept, dropped or replaced as configured."""
     objective = context.config.objective
@@ -144,7 +129,8 @@ def _sampled(context: StepContext, examples: Sequence[Example], collection: Coll
     )
     # Every rank takes part, because a rank starts its engines only at the first position that needs them.
     for counts in world.all_gather(lambda: _engine_counts(context, since=before), "counts of engines"):
-        collection.add_engine_counts(counts)
+        if counts is not None:
+            collection.engine = (collection.engine or EngineCounts()) + counts
     collection.sampled_groups += len(groups)
     collection.sampled_completions += len(groups) * context.config.objective.group_size
     collection.sampled_tokens += sum(len(sample.completion.tokens) for group in groups for sample in group.samples)

@@ -10,15 +10,7 @@ from ..board.positions import count_games
 from ..errors import UserError, prefixed
 from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, read_mates
 from ..files import asset
-from ..tasks.corpus import (
-    Corpus,
-    CorpusError,
-    example_key,
-    exclude_positions,
-    read_corpus,
-    read_positions,
-    split_by_position,
-)
+from ..tasks.corpus import Corpus, example_key, exclude_positions, read_corpus, read_positions, split_by_position
 from ..tasks.types import Example, Task
 from .config import DEFAULT, DataConfig, SourceConfig
 
@@ -151,7 +143,7 @@ def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[lis
 
 
 def positions_of(sources: Iterable[str]) -> frozenset[str]:
-    """Return the positions (`example_key`) of whole sources; `default`: our training rows. Raises CorpusError."""
+    """Return the positions (`example_key`) of whole sources; `default`: our training rows. Raises UserError."""
     paths = (default_file(TRAIN_FILE) if source == DEFAULT else source for source in sources)
     return frozenset().union(*map(read_positions, paths))
 
@@ -178,7 +170,7 @@ def _keys(examples: Iterable[Example]) -> frozenset[str]:
 
 
 def _excluded(config: SourceConfig) -> frozenset[str]:
-    with prefixed("data.exclude", CorpusError):
+    with prefixed("data.exclude", UserError):
         return positions_of(config.exclude)
 
 
@@ -196,5 +188,5 @@ def _corpus(source: str, default_name: str, config: SourceConfig) -> Corpus:
     """Read a source up to the limit. Raises UserError."""
     if source == DEFAULT:
         return _shipped(default_name, config.limit)
-    with prefixed("data", CorpusError):
+    with prefixed("data", UserError):
         return read_corpus(source, split=config.split, limit=config.limit)

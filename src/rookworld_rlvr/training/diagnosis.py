@@ -41,9 +41,8 @@ SUGGESTIONS: Mapping[FaultKind, str] = {
 
 def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Tensor] | None = None) -> Path:
     """Write `faults/step-N.pt`, with the policy's `weights` if they are given, and keep the newest KEEP_FAULTS."""
-    folder = run_folder / FAULTS
-    folder.mkdir(exist_ok=True)
-    path = folder / f"step-{report.step + 1}.pt"
+    path = _fault_file(run_folder, report)
+    path.parent.mkdir(exist_ok=True)
     assert report.fault is not None
     saved = {
         "step": report.step + 1,
@@ -58,10 +57,14 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
     with replacing(path) as writing:
         torch.save(saved, writing)
     # By time: a run that was resumed from an earlier checkpoint has files of later steps.
-    oldest_first = sorted(folder.glob("step-*.pt"), key=lambda known: known.stat().st_mtime_ns)
+    oldest_first = sorted(path.parent.glob("step-*.pt"), key=lambda known: known.stat().st_mtime_ns)
     for old in oldest_first[:-KEEP_FAULTS]:
         old.unlink()
     return path
+
+
+def _fault_file(run_folder: Path, report: StepReport) -> Path:
+    return run_folder / FAULTS / f"step-{report.step + 1}.pt"
 
 
 def load_fault(path: Path) -> dict[str, Any]:
@@ -82,9 +85,7 @@ def load_fault(path: Path) -> dict[str, Any]:
     return saved
 
 
-def write_diagnosis(
-    run_folder: Path, context: StepContext, report: StepReport, *, reason: str, batch: Path | None
-) -> None:
+def write_diagnosis(run_folder: Path, context: StepContext, report: StepReport, *, reason: str) -> None:
     """Write `diagnosis.txt`: the reason, the fault and options to try, the terms of the loss, the batch and prompts."""
     fault, state, config = report.fault, context.recovery, context.config
     tried = {"lr": config.optim.lr / 3, "kl_coef": max(2 * config.kl.coef, KLConfig().coef)}
@@ -100,7 +101,8 @@ def write_diagnosis(
         f"recovery        {state.skipped} faults, {state.restores} restores, learning rate × {state.lr_scale:.3g}",
         *(f"{name:<15} {value:.6g}" for name, value in _terms(report).items()),
     ]
-    if batch is not None:
+    if fault is not None:
+        batch = _fault_file(run_folder, report)
         lines.append(f"batch           {batch}; replay it: rookworld inspect {batch}")
     examples = [group.example for group in report.groups] or report.collection.examples
     lines += [f"prompt          {example.prompt}" for example in examples[:MOST_PROMPTS]]

@@ -43,9 +43,10 @@ def evaluated(run: Run, name: str) -> list[Row]:
             for example, row in zip(held_out, greedy, strict=True)
         ]
         sample = partial(evaluate_sampled, *model, sampling=run.sampling, evaluator=run.evaluator)
-        rows += _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, sample, len(rows))
+        rows += _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, sample)
         mates = partial(_evaluate_mates, ModelPlayer(*model))
-        return rows + _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), mates, len(rows))
+        rows += _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), mates)
+    return [replace(row, index=i) for i, row in enumerate(rows)]
 
 
 def items(run: Run) -> list[Hashable]:
@@ -66,14 +67,8 @@ def _evaluate_mates(player: ModelPlayer, mates: Sequence[MateInOne], *, progress
     return rows
 
 
-def _by_all_ranks(
-    run: Run,
-    what: str,
-    rows: Sequence[Item],
-    scored: Callable[..., list[Row]],
-    first: int = 0,
-) -> list[Row]:
-    """Return the evaluated rows of all ranks, numbered from `first`; each rank calls `scored` for its share.
+def _by_all_ranks(run: Run, what: str, rows: Sequence[Item], scored: Callable[..., list[Row]]) -> list[Row]:
+    """Return the evaluated rows of all ranks, in order; each rank calls `scored` for its share and numbers it from 0.
 
     `scored` passes the number of rows done to its argument `progress`, which shows it, and raises StepAbandonedError if
     a stop was requested.
@@ -88,8 +83,7 @@ def _by_all_ranks(
             if run.stop_requested:
                 raise StepAbandonedError
 
-        evaluated_rows = world.gather_in_order(lambda: scored(world.share(rows), progress=advance), what)
-    return [replace(row, index=first + i) for i, row in enumerate(evaluated_rows)]
+        return world.gather_in_order(lambda: scored(world.share(rows), progress=advance), what)
 
 
 def validate(run: Run) -> Mapping[str, float]:

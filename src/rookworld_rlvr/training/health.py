@@ -59,11 +59,10 @@ def watch(state: RecoveryState, report: StepReport) -> None:
 
     A step with a fault leaves the count unchanged, because recovery counts faults.
     """
-    reason = "" if report.fault else no_progress_reason(report)
-    if not reason:
-        state.ineffective = 0 if not report.fault else state.ineffective
+    if report.fault is not None:
         return
-    state.ineffective += 1
+    reason = no_progress_reason(report)
+    state.ineffective = state.ineffective + 1 if reason else 0
     if state.ineffective >= MAX_INEFFECTIVE_STEPS:
         raise TrainingGaveUpError(
             f"{state.ineffective} steps in a row had no effect; the last because {reason}. Look at rollouts.jsonl; "

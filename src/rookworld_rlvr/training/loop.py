@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 
 from ..errors import TrainingGaveUpError
 from ..files import append_lines
@@ -23,7 +22,7 @@ from .checkpoint import (
     set_rng_state,
 )
 from .checks import all_finite, first_bad_moment, first_bad_parameter
-from .diagnosis import save_fault, write_diagnosis
+from .diagnosis import DIAGNOSIS, save_fault, write_diagnosis
 from .evaluations import validate
 from .health import watch
 from .metrics import step_metrics
@@ -92,10 +91,12 @@ def _finish_step(run: Run, report: StepReport, *, last: bool) -> None:
             _after_good_step(run, report, step)
         if _validation_due(run, step, last=last):
             validation = validate(run)
-        _watch(run, report)
-    except TrainingGaveUpError:
+        watch(context.recovery, report)
+    except TrainingGaveUpError as error:
+        write = partial(write_diagnosis, run.folder, context, report, reason=str(error))
+        context.world.rank_0_only(write, "the diagnosis")
         _record(run, report, validation, with_transcripts=True)
-        raise
+        raise TrainingGaveUpError(f"{error}; see {run.folder / DIAGNOSIS}") from error
     every = run.config.rollouts_every
     _record(run, report, validation, with_transcripts=every > 0 and (step == 1 or last or step % every == 0))
     if due:
@@ -157,24 +158,17 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
     state, fault = run.context.recovery, report.fault
     assert fault is not None
     weights = cpu_state_dict(run.context.policy.model) if action is Action.stop else None
-    batch = run.context.world.rank_0_only(partial(save_fault, run.folder, report, weights=weights), "a fault")
+    run.context.world.rank_0_only(partial(save_fault, run.folder, report, weights=weights), "a fault")
     # No markup: the name of a reward contains brackets.
     line = f"step {report.step + 1}: {action}: {fault}"
     run.console.print(line, highlight=False, markup=False, soft_wrap=True)
     if action is Action.stop:
-        reason = (
+        raise TrainingGaveUpError(
             f"{state.consecutive} faults in a row, {state.restores} restores so far; the last was {fault}. "
             f"The learning rate was already scaled by {state.lr_scale:.3g}"
         )
-        _write_end(run, report, reason, batch)
-        raise TrainingGaveUpError(f"{reason}; see {run.folder}/diagnosis.txt")
     if action is Action.restore:
         _restore(run, fault)
-
-
-def _write_end(run: Run, report: StepReport, reason: str, batch: Path | None) -> None:
-    write = partial(write_diagnosis, run.folder, run.context, report, reason=reason, batch=batch)
-    run.context.world.rank_0_only(write, "the diagnosis")
 
 
 def _restore(run: Run, fault: Fault) -> None:
@@ -205,14 +199,6 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, wi
         append_lines(path, map(json.dumps, transcripts))
         for sink in run.sinks:
             sink.show(step, transcripts)
-
-
-def _watch(run: Run, report: StepReport) -> None:
-    try:
-        watch(run.context.recovery, report)
-    except TrainingGaveUpError as error:
-        _write_end(run, report, str(error), None)
-        raise
 
 
 def _validation_due(run: Run, step: int, *, last: bool) -> bool:

@@ -51,7 +51,8 @@ def play_against_start(run: Run) -> MatchResult:
         open_referee(run.config.rubric.stockfish) as referee,
     ):
         if referee.reason:
-            run.console.print(f"match: adjudicated by material: {referee.reason}", highlight=False)
+            line = f"match: adjudicated by material: {referee.reason}"
+            run.console.print(line, highlight=False, markup=False, soft_wrap=True)
         return _played(run, policy, original, referee)
 
 

@@ -118,10 +118,10 @@ def _penalized(report: StepReport, _context: StepContext) -> float | None:
     return float(report.collection.sampled.rewards_PG.mean()) - report.kl_coef * report.tokens.kl_mean
 
 
-def _zero_variance(sampled: Collected | None) -> float | None:
-    """Return None without groups, or if a reward is not finite, which is a fault."""
-    if sampled is None or not sampled.rewards_PG.isfinite().all():
-        return None
+def _zero_variance(sampled: Collected) -> float:
+    """Return NaN if a reward is not finite, which is a fault."""
+    if not sampled.rewards_PG.isfinite().all():
+        return math.nan
     return float(zero_variance_groups(sampled.rewards_PG).float().mean())
 
 
@@ -160,7 +160,7 @@ METRICS: dict[str, Metric] = {
     "group/reward_std": Metric("reward", MEAN, "mean over groups of the population std", "above 0.02",
         _of_samples(lambda sampled: float(sampled.rewards_PG.std(-1, correction=0).mean()))),
     "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards", "below 0.5",
-        lambda report, _: _zero_variance(report.collection.sampled)),
+        _of_samples(_zero_variance)),
     "group/replaced_fraction": Metric("fraction", MEAN, "groups sampled and not trained on", "0 unless dropped",
         _of_advantages(lambda report: 1 - len(report.groups) / report.collection.sampled_groups)),
     "reward/expected_value": Metric("0-1", MEAN, "expected value of the first candidate over all legal moves", "rises",

@@ -126,17 +126,11 @@ def _dropout_is_off(inputs: PreflightInput) -> list[PreflightCheck]:
 def _padding_is_neutral(inputs: PreflightInput) -> list[PreflightCheck]:
     batch = inputs.batch()
     logprobs = inputs.policy.statistics(batch, temperature=inputs.temperature).logprobs
-    padded = replace(inputs.policy, packs=False)
-    left_padded_logprobs = padded.statistics(_left_padded(inputs, batch), temperature=inputs.temperature).logprobs
+    unpacked = replace(inputs.policy, packs=False)
+    left_padded = unpacked.statistics(_left_padded(inputs, batch), temperature=inputs.temperature).logprobs
+    change = (logprobs - left_padded).abs().max()
     text = "largest change of a log-prob when rows are padded on the left instead of packed or padded on the right, nat"
-    return [
-        _result(
-            "padding_neutral",
-            (logprobs - left_padded_logprobs).abs().max(),
-            PADDING_BOUND_NAT[inputs.policy.precision],
-            text,
-        )
-    ]
+    return [_result("padding_neutral", change, PADDING_BOUND_NAT[inputs.policy.precision], text)]
 
 
 def _left_padded(inputs: PreflightInput, batch: Batch) -> Batch:

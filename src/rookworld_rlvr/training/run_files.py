@@ -4,8 +4,9 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,17 @@ INTERRUPTED = "interrupted"
 def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
     """Make the folder `root/<date>/<time>-<name>`, with a number at the end if it exists. Raises UserError."""
     stem = root / now.strftime("%Y-%m-%d") / f"{now.strftime('%H-%M-%S')}-{name}"
+    folder, numbers = stem, count(2)
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
-        folder = stem
-        for number in range(2, 1000):
-            if not folder.exists():
-                break
-            folder = stem.with_name(f"{stem.name}-{number}")
-        folder.mkdir()
+        while True:
+            # Not after a test whether it exists, because another run may make it in between.
+            with suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+            folder = stem.with_name(f"{stem.name}-{next(numbers)}")
     except OSError as error:
         raise UserError(f"output_root: expected a folder to write to, got {root}: {error.strerror}") from error
-    return folder
 
 
 @contextmanager
@@ -116,6 +117,5 @@ def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
 
 def kept_transcripts(report: StepReport) -> list[dict[str, Any]]:
     """Return transcripts of the worst and the best completion of each group."""
-    ranked = (sorted(group.samples, key=lambda sample: sample.score.total) for group in report.groups)
-    pairs = zip(report.groups, ranked, strict=True)
-    return [transcript(report.step + 1, group, one) for group, samples in pairs for one in (samples[0], samples[-1])]
+    ranked = ((group, sorted(group.samples, key=lambda sample: sample.score.total)) for group in report.groups)
+    return [transcript(report.step + 1, group, one) for group, samples in ranked for one in (samples[0], samples[-1])]

@@ -169,9 +169,5 @@ class SFT:
         export.save_pretrained(folder)
         self.policy.tokenizer.save_pretrained(folder)
         # The state is written last: if it has the last step, the saved model is complete.
-        state = {
-            "model": self.policy.model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "step": self.step,
-        }
+        state = {"model": self.policy.model.state_dict(), "optimizer": self._optimizer.state_dict(), "step": self.step}
         save_state(folder, header, state)

@@ -61,11 +61,6 @@ class Collection:
     times_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the phases generate and score, by name."""
 
-    def add_engine_counts(self, counts: EngineCounts | None) -> None:
-        """Add the work of engines; None adds nothing."""
-        if counts is not None:
-            self.engine = (self.engine or EngineCounts()) + counts
-
 
 @dataclass(slots=True)
 class StepReport:

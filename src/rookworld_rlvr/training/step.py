@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..model.batch import Batch, micro_batches
 from ..model.gradients import backward
-from ..model.policy import TokenTable
+from ..model.policy import Policy
 from ..model.sharded import full_tensor, reshard
 from ..objective import KLForm, LossSizes, group_advantages, sequence_kl
 from ..rollout.groups import Collected, make_batch
@@ -36,7 +36,7 @@ from ..rollout.sampling import derive_seed
 from ..stability.faults import FaultError, StepAbandonedError, out_of_memory
 from . import checks
 from .all_moves import ROWS_PER_COMPLETION, MoveBatch, expected_value, move_batch
-from .collection import CollectionError, collect, collect_ahead, synced_sampler, token_table
+from .collection import CollectionError, collect, collect_ahead, synced_sampler
 from .config import RunConfig, Truncated
 from .loss import LossPlan, TokenTotals, grpo_loss
 from .optim import learning_rate
@@ -80,9 +80,9 @@ def _sample_and_train(context: StepContext, report: StepReport) -> None:
     checks.check_rewards(collected.rewards_PG)
     with timed(report.times_s, "train"):
         batch = make_batch(collected.groups, pad_id=context.policy.pad_id, device=context.policy.device)
-        table = _old_logprobs(context, batch)
-        report.advantages_PG = _advantages(context, collected, table, report)
-        batch = _trained_batch(context, collected, report.advantages_PG, table, batch)
+        old_logprobs_BT = _old_logprobs(context, batch)
+        report.advantages_PG = _advantages(context, collected, batch, old_logprobs_BT, report)
+        batch = _trained_batch(context, collected, report.advantages_PG, old_logprobs_BT, batch)
         moves = move_batch(collected.groups, context.policy)
         updates_per_pass = max(1, min(context.config.objective.minibatches, len(batch.tokens_BT)))
         step_tokens = batch.trained_tokens() / updates_per_pass
@@ -101,33 +101,47 @@ def _collect(context: StepContext, step: int) -> Collection:
         return collect(context, step)
 
 
-def _old_logprobs(context: StepContext, batch: Batch) -> TokenTable | None:
-    """Return the log-probs before the first update, the reference's too if it is needed; None if nothing needs them."""
+def _old_logprobs(context: StepContext, batch: Batch) -> Tensor | None:
+    """Return the policy's log-probs (B, T) before the first update; None if nothing needs them."""
     if context.config.objective.updates == 1 and context.config.kl.form is not KLForm.in_reward:
         return None
-    table = token_table(context, batch, with_reference=context.config.kl.form is KLForm.in_reward)
-    checks.check_logprobs(context, table.logprobs_BT, table.ref_logprobs_BT, batch)
-    return table
+    logprobs_BT = _logprobs(context, context.policy, batch)
+    checks.check_logprobs(context, logprobs_BT, None, batch)
+    return logprobs_BT
 
 
-def _advantages(context: StepContext, collected: Collected, table: TokenTable | None, report: StepReport) -> Tensor:
+def _advantages(
+    context: StepContext, collected: Collected, batch: Batch, old_logprobs_BT: Tensor | None, report: StepReport
+) -> Tensor:
     """Return the advantages (P, G). With kl.form=in_reward the rewards are first reduced by the KL."""
     rewards_PG = collected.rewards_PG
-    # The table has a reference only with kl.form=in_reward.
-    if table is not None and table.ref_logprobs_BT is not None:
-        kl_B = sequence_kl(table.logprobs_BT, table.ref_logprobs_BT, table.loss_mask_BT)
+    if context.config.kl.form is KLForm.in_reward:
+        assert old_logprobs_BT is not None
+        ref_logprobs_BT = _logprobs(context, context.references.current, batch)
+        checks.check_logprobs(context, old_logprobs_BT, ref_logprobs_BT, batch)
+        kl_B = sequence_kl(old_logprobs_BT, ref_logprobs_BT, batch.loss_mask_BT)
         rewards_PG = rewards_PG - report.kl_coef * kl_B.reshape(rewards_PG.shape).cpu()
     return group_advantages(rewards_PG, context.config.objective.advantage)
 
 
+def _logprobs(context: StepContext, policy: Policy, batch: Batch) -> Tensor:
+    """Return a policy's log-probs (B, T) of all trained tokens; no gradient."""
+    return context.retry_with_smaller_batches(
+        lambda: policy.token_table(
+            batch,
+            micro_batch_size=context.examples_per_pass(len(batch.tokens_BT)),
+            temperature=context.temperature,
+            world=context.world,
+        )
+    )
+
+
 def _trained_batch(
-    context: StepContext, collected: Collected, advantages_PG: Tensor, table: TokenTable | None, batch: Batch
+    context: StepContext, collected: Collected, advantages_PG: Tensor, old_logprobs_BT: Tensor | None, batch: Batch
 ) -> Batch:
     """Return the completions to train on, with their advantages and old log-probs."""
     batch = replace(
-        batch,
-        advantages_B=advantages_PG.flatten().to(context.policy.device),
-        old_logprobs_BT=None if table is None else table.logprobs_BT,
+        batch, advantages_B=advantages_PG.flatten().to(context.policy.device), old_logprobs_BT=old_logprobs_BT
     )
     if context.config.objective.collection.truncated is Truncated.mask:
         batch = batch.select(collected.finished_PG.flatten().to(context.policy.device))

@@ -26,16 +26,7 @@ from .match_against_start import MatchResult, play_against_start
 from .memory import peak_memory_gib
 from .preflight import PreflightCheck, preflight_checks, preflight_examples, require_passed
 from .run import Run
-from .run_files import (
-    CONFIG_FILE,
-    INTERRUPTED,
-    LATEST,
-    METRICS_FILE,
-    ROLLOUTS_FILE,
-    SUMMARY,
-    lines_until,
-    locked,
-)
+from .run_files import CONFIG_FILE, INTERRUPTED, LATEST, METRICS_FILE, ROLLOUTS_FILE, SUMMARY, lines_until, locked
 
 BEFORE_ROWS = "before_rows.jsonl"
 # Key of the first line of that file, which says how its rows were measured.
@@ -165,7 +156,7 @@ def _begin_files(run: Run, rows: Sequence[Row]) -> None:
     """Write the files of a run that has no steps yet."""
     write_text(run.folder / CONFIG_FILE, run.config_text)
     lines = ({MEASURED: _measured(run)}, *(dict(row.values) for row in rows))
-    write_text(run.folder / BEFORE_ROWS, "".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(run.folder / BEFORE_ROWS, map(json.dumps, lines))
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         # A run that was killed before its first checkpoint leaves the first point of its learning curve.
         (run.folder / name).unlink(missing_ok=True)
@@ -180,7 +171,7 @@ def _measured(run: Run) -> str:
     return digest(map(repr, (*items(run), rubric, sampling)))
 
 
-def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
+def _resume(run: Run, checkpoint: Path) -> tuple[int, list[Row]]:
     path, world = run.folder / BEFORE_ROWS, run.context.world
     steps_done = world.barrier(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
     try:
@@ -199,7 +190,7 @@ def _resume(run: Run, checkpoint: Any) -> tuple[int, list[Row]]:
             "stay as they were"
         )
     world.barrier(lambda: None, "the rows before")
-    run.context.world.rank_0_only(lambda: _truncate_files(run, steps_done), "the run's files")
+    world.rank_0_only(lambda: _truncate_files(run, steps_done), "the run's files")
     return steps_done, [Row(i, evaluated_items[i], value) for i, value in enumerate(values)]
 
 

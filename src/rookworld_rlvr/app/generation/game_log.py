@@ -4,9 +4,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from ...errors import UserError
 from ...files import try_lock
 
 Header = Mapping[str, str | int]
@@ -14,15 +13,11 @@ Header = Mapping[str, str | int]
 SHOWN = 40
 
 
-class GameLogError(ValueError):
-    """The log is damaged, has other settings, or is open in another process. The message is one line."""
-
-
 class GameLog:
     """File with a header line and, in the order of their numbers, one JSON line of rows per game.
 
-    Opening the log drops a last line that an interrupt truncated. Raises GameLogError if the log's header differs from
-    `header`, or if another process has the log open.
+    Opening the log drops a last line that an interrupt truncated. Raises UserError if the log's header differs from
+    `header` or is damaged, or if another process has the log open.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -30,20 +25,14 @@ class GameLog:
         self._file = path.open("a+b")
         try:
             if not try_lock(self._file.fileno()):
-                raise GameLogError(f"expected to write {path} alone, got it open in another process")
+                raise UserError(f"expected to write {path} alone, got it open in another process")
             self.finished = self._recover(header)
         except BaseException:
             self._file.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._file.close()
-
     def games(self) -> Iterator[list[str]]:
-        """Yield the rows of each finished game, beginning with game 0. Raises GameLogError for a damaged line."""
+        """Yield the rows of each finished game, beginning with game 0. Raises UserError for a damaged line."""
         with self._path.open("rb") as lines:
             next(lines)
             for number, line in zip(range(2, self.finished + 2), lines, strict=False):
@@ -57,6 +46,9 @@ class GameLog:
         self._write(rows)
         self.finished += 1
 
+    def close(self) -> None:
+        self._file.close()
+
     def _recover(self, header: Header) -> int:
         """Return the number of complete games, and cut off what follows the last complete line."""
         self._file.seek(0)
@@ -67,7 +59,7 @@ class GameLog:
             return 0
         if self._parse(first, 1) != header:
             saved = first.decode().strip()
-            raise GameLogError(f"expected games of {json.dumps(header)}, got {self._path} of {saved}")
+            raise UserError(f"expected games of {json.dumps(header)}, got {self._path} of {saved}")
         finished, end = 0, self._file.tell()
         for line in self._file:
             if line.endswith(b"\n"):
@@ -81,8 +73,8 @@ class GameLog:
         except ValueError as error:
             raise self._damaged(line, number) from error
 
-    def _damaged(self, line: bytes, number: int) -> GameLogError:
-        return GameLogError(f"expected JSON of this command in line {number} of {self._path}, got {line[:SHOWN]!r}")
+    def _damaged(self, line: bytes, number: int) -> UserError:
+        return UserError(f"expected JSON of this command in line {number} of {self._path}, got {line[:SHOWN]!r}")
 
     def _write(self, value: object) -> None:
         self._file.write(json.dumps(value).encode() + b"\n")

@@ -8,7 +8,7 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,7 +18,7 @@ import chess
 
 from ...board.fen import parse_fen
 from ...board.positions import games_from_pgn, positions_from_file
-from ...files import make_folder, write_lines
+from ...files import make_folder, replacing, write_lines
 from ...provenance import digest
 from ...stockfish.engine import HASH_MIB, Engine, EngineConfig
 from ...stockfish.pool import EnginePool
@@ -27,7 +27,8 @@ from ...tasks.audit import audit
 from ...tasks.audit_report import AuditReport
 from ...tasks.corpus import read_corpus
 from ...tasks.move_evals import MoveEvals, render_move_evals
-from ...tasks.transitions import TransitionSource, rows_from_positions
+from ...tasks.sources import Source
+from ...tasks.transitions import rows_from_positions
 from ...tasks.types import Task
 from .game_log import GameLog, Header
 from .rows import Rows, row_of_move_evals, row_of_transition
@@ -71,8 +72,8 @@ def generate(request: Request, progress: Progress) -> int:
 
     Replacements change no row and are not in the card.
 
-    Resumes from finished games in the folder, which must have the same seed, engine and given games. Raises
-    EngineUnusableError, GameLogError, WorkerError or OSError.
+    Resumes from finished games in the folder, which must have the same seed, engine and given games. Raises UserError,
+    ScorerError or OSError.
     """
     engine = _engine_header(request.labelling) if Task.policy in request.tasks else {}
     make_folder(request.folder / "games", "--out")
@@ -120,7 +121,7 @@ def _generate_task(task: Task, request: Request, engine: Header, progress: Progr
     if task is Task.environment:
         _add_given_games(rows, request)
         _add_engine_games(rows, request)
-    with GameLog(request.folder / "games" / f"{task}.jsonl", header) as log:
+    with closing(GameLog(request.folder / "games" / f"{task}.jsonl", header)) as log:
         rows.add_games(map(Game, log.games()), READERS[task], lambda: None)
         progress(task, len(rows.kept))
         with closing(_new_games(log, task, request, labelling)) as games:
@@ -130,10 +131,10 @@ def _generate_task(task: Task, request: Request, engine: Header, progress: Progr
 
 def _add_given_games(rows: Rows, request: Request) -> None:
     for number, fens in enumerate(request.labelling.given):
-        for row in rows_from_positions(fens, random.Random(f"given-{request.seed}-{number}"), TransitionSource.given):
+        for row in rows_from_positions(fens, random.Random(f"given-{request.seed}-{number}"), Source.given):
             if rows.full:
                 return
-            rows.add(row_of_transition(row.render()))
+            rows.add(row_of_transition(row))
 
 
 def _add_engine_games(rows: Rows, request: Request) -> None:
@@ -148,7 +149,7 @@ def _add_engine_games(rows: Rows, request: Request) -> None:
             for row in rows_from_positions(fens, random.Random(f"replayed-{request.seed}-{number}")) if fens else ():
                 if len(rows.kept) >= ENGINE_SHARE * request.rows:
                     return
-                rows.add(row_of_transition(row.render()))
+                rows.add(row_of_transition(row))
 
 
 def _new_games(log: GameLog, task: Task, request: Request, labelling: Labelling | None) -> Generator[Game, None, None]:
@@ -161,20 +162,17 @@ def _new_games(log: GameLog, task: Task, request: Request, labelling: Labelling 
 
 def _write_rows(folder: Path, task: Task, rows: Rows, audited: Callable[[int], None]) -> dict[str, object]:
     """Write and audit a task's files; return its part of the data card. Raises RuntimeError if a label is wrong."""
-    path = folder / f"{task}.txt"
-    write_lines(path, (row.line for row in rows.kept))
-    if task is Task.policy:
-        write_lines(folder / MOVE_EVALS, (row.move_evals for row in rows.kept))
-    held_out, held_out_evals = folder / f"{HELD_OUT}{task}.txt", folder / f"{HELD_OUT}{MOVE_EVALS}"
-    # Files of an earlier call may have positions that are training rows now.
-    held_out.unlink(missing_ok=True)
-    if task is Task.policy:
-        held_out_evals.unlink(missing_ok=True)
-    if rows.held_out:
-        write_lines(held_out, (row.line for row in rows.held_out))
+    for prefix, some in (("", rows.kept), (HELD_OUT, rows.held_out)):
+        files = {f"{prefix}{task}.txt": [row.line for row in some]}
         if task is Task.policy:
-            write_lines(held_out_evals, (row.move_evals for row in rows.held_out))
-    return _card(task, rows, audit(path, progress=audited))
+            files[f"{prefix}{MOVE_EVALS}"] = [row.move_evals for row in some]
+        for name, lines in files.items():
+            if lines:
+                write_lines(folder / name, lines)
+            else:
+                # A file of an earlier call may have positions that are training rows now.
+                (folder / name).unlink(missing_ok=True)
+    return _card(task, rows, audit(folder / f"{task}.txt", progress=audited))
 
 
 def _engine_header(labelling: Labelling) -> dict[str, str | int]:
@@ -208,30 +206,23 @@ def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
     return card | {"reward_classes": dict(sorted(rewards.items()))}
 
 
-def write_move_evals(sources: Sequence[str], out: Path, config: EngineConfig, progress: Callable[[int], None]) -> int:
-    """Write move evaluations of the positions of `P:` rows, each position once, in order. Return their number.
+def write_move_evals(fens: Sequence[str], out: Path, config: EngineConfig, progress: Callable[[int], None]) -> None:
+    """Write move evaluations of positions that have a legal move, in order.
 
-    A repeated call after an interrupt finds finished analyses in the engines' cache. Raises CorpusError, ScorerError,
-    EngineUnusableError or OSError.
+    A repeated call after an interrupt finds finished analyses in the engines' cache. Raises UserError, ScorerError or
+    OSError.
     """
-    fens = positions_with_moves(sources)
-    unfinished = out.with_name(f".{out.name}.unfinished")
-    with EnginePool(config) as pool, gzip.GzipFile(unfinished, "wb", mtime=0) as file:
+    with EnginePool(config) as pool, replacing(out) as writing, gzip.GzipFile(writing, "wb", mtime=0) as file:
         for start in range(0, len(fens), CHUNK):
             chunk = fens[start : start + CHUNK]
             for fen, analysis in zip(chunk, pool.analyse(chunk), strict=True):
                 line = render_move_evals(MoveEvals(fen, "engine", dict(analysis.lines)))
                 file.write(f"{line}\n".encode())
             progress(start + len(chunk))
-    unfinished.replace(out)
-    return len(fens)
 
 
 def positions_with_moves(sources: Sequence[str]) -> list[str]:
-    """Return the FENs of the `P:` rows, each once, without mates and stalemates. Raises CorpusError."""
-    return list(dict.fromkeys(fen for source in sources for fen in _fens(source)))
-
-
-def _fens(source: str) -> Iterator[str]:
-    prompts = (example.prompt for example in read_corpus(source).examples)
-    return (fen for fen in policy_fens(prompts).values() if any(parse_fen(fen).legal_moves))
+    """Return the FENs of the `P:` rows, each once, without mates and stalemates. Raises UserError."""
+    prompts = (example.prompt for source in sources for example in read_corpus(source).examples)
+    fens = dict.fromkeys(policy_fens(prompts).values())
+    return [fen for fen in fens if any(parse_fen(fen).legal_moves)]

@@ -12,20 +12,16 @@ from multiprocessing.connection import Connection, wait
 
 import chess
 
-from ...rewards import ScorerError
+from ...errors import ScorerError
 from ...stockfish.engine import Engine, EngineConfig, engine_position
 from ...stockfish.uci import Limit
 from ...tasks.move_evals import Analyse, MoveEvals, render_move_evals
-from ...tasks.sources import sourced_game
-from ...tasks.transitions import TransitionSource, transition_game
+from ...tasks.sources import Source, sourced_game
+from ...tasks.transitions import transition_game
 from ...tasks.types import Task
 
 # Games that each worker has in its queue, so that no worker is idle while an earlier, long game is still being played.
 GAMES_AHEAD = 4
-
-
-class WorkerError(RuntimeError):
-    """A worker died, or its engine failed on a position repeatedly. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +44,22 @@ class Game:
     """Number of engine processes that were replaced during the game."""
 
 
-def move_evals_lines(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]] = ()) -> list[str]:
+def policy_game(seed: int, number: int, analyse: Analyse, given: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows of policy game `number`. The first games are those of `given`."""
     if number < len(given):
         boards = (chess.Board(fen) for fen in given[number])
         live = (board for board in boards if any(board.legal_moves))
-        evals = (MoveEvals(board.fen(), TransitionSource.given, analyse(board)) for board in live)
+        evals = (MoveEvals(board.fen(), Source.given, analyse(board)) for board in live)
         return [render_move_evals(entry) for entry in evals]
     rng = random.Random(f"{Task.policy}-{seed}-{number - len(given)}")
     return [render_move_evals(entry) for entry in sourced_game(rng, analyse)]
 
 
 def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
-    """Yield endless games in the order of their numbers, beginning with `first`. Raises WorkerError."""
+    """Yield endless games in the order of their numbers, beginning with `first`.
+
+    Raises ScorerError if a worker died, or if its engine failed on a position repeatedly.
+    """
     number, queued = first, first
     try:
         while True:
@@ -68,12 +67,12 @@ def new_games(connections: list[Connection], first: int) -> Iterator[Game]:
                 connections[queued % len(connections)].send(queued)
                 queued += 1
             game = connections[number % len(connections)].recv()
-            if isinstance(game, WorkerError):
+            if isinstance(game, ScorerError):
                 raise game
             yield game
             number += 1
     except (EOFError, ConnectionError) as error:
-        raise WorkerError(f"expected game {number} of a worker, got none: it has died") from error
+        raise ScorerError(f"expected game {number} of a worker, got none: it has died") from error
 
 
 @contextmanager
@@ -105,34 +104,30 @@ def open_workers(count: int, seed: int, labelling: Labelling | None) -> Generato
 
 
 def _work(connection: Connection, seed: int, labelling: Labelling | None) -> None:
+    # The terminal sends Ctrl-C to all processes. Only the parent handles it, and this worker ends when the parent ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_when_parent_ends, daemon=True).start()
     # The engine ends when its input is closed, that is when this process ends.
-    _begin_worker()
     with suppress(EOFError, ConnectionError):
         if labelling is None:
             while True:
                 rng = random.Random(f"{Task.environment}-{seed}-{connection.recv()}")
-                connection.send(Game([row.render() for row in transition_game(rng)]))
+                connection.send(Game(list(transition_game(rng))))
         with closing(Engine(labelling.engine)) as engine:
             while True:
                 connection.send(_labelled_game(seed, connection.recv(), engine, labelling))
 
 
-def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling) -> Game | WorkerError:
+def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling) -> Game | ScorerError:
     restarts = engine.restarts
 
     def analyse(board: chess.Board) -> dict[str, float]:
         return dict(engine.analyse(engine_position(board.fen()), labelling.limit).lines)
 
     try:
-        return Game(move_evals_lines(seed, number, analyse, labelling.given), engine.restarts - restarts)
+        return Game(policy_game(seed, number, analyse, labelling.given), engine.restarts - restarts)
     except ScorerError as error:
-        return WorkerError(str(error))
-
-
-def _begin_worker() -> None:
-    """Ignore Ctrl-C, which the terminal sends to all processes, and end this worker when the parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_when_parent_ends, daemon=True).start()
+        return error
 
 
 def _exit_when_parent_ends() -> None:

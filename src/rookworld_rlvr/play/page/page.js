@@ -29,7 +29,7 @@ const small = (id) => new Chessboard(element(id), {
   style: { ...STYLE, animationDuration: 0, showCoordinates: false },
   extensions: [{ class: Markers, props: { sprite: "/sprite.svg", autoMarkers: null } }],
 });
-const believed = small("believed"), truth = small("true");
+const predicted = small("predicted"), truth = small("true");
 
 async function ask(question, more = {}) {
   const body = JSON.stringify({ start: game.start, moves: game.moves, ...more });
@@ -98,19 +98,19 @@ function showAnswer() {
   }
 }
 
-async function showBelief(mine) {
-  const host = element("belief");
-  if (!element("asking").checked || game.moves.length === 0 || element("believer").value === "") {
+async function showPrediction(mine) {
+  const host = element("prediction");
+  if (!element("asking").checked || game.moves.length === 0 || element("predictor").value === "") {
     host.replaceChildren(paragraph("Predicted after the first move.", "note"));
-    for (const shown of [believed, truth]) { shown.removeMarkers(); shown.setPosition(place.fen); }
+    for (const shown of [predicted, truth]) { shown.removeMarkers(); shown.setPosition(place.fen); }
     return;
   }
-  const answer = await ask("believe", { model: Number(element("believer").value) });
+  const answer = await ask("predict", { model: Number(element("predictor").value) });
   if (mine !== round) return;
-  for (const shown of [believed, truth]) shown.removeMarkers();
+  for (const shown of [predicted, truth]) shown.removeMarkers();
   truth.setPosition(answer.true);
-  believed.setPosition(answer.believed ?? "8/8/8/8/8/8/8/8");
-  answer.squares.forEach((square) => believed.addMarker(WRONG, square));
+  predicted.setPosition(answer.predicted ?? "8/8/8/8/8/8/8/8");
+  answer.squares.forEach((square) => predicted.addMarker(WRONG, square));
   const result = answer.wrong.length ? paragraph(`wrong: ${answer.wrong.join(", ")}`, "bad") : paragraph("The prediction is right.", "good");
   const text = document.createElement("code");
   text.textContent = answer.text;
@@ -137,10 +137,10 @@ async function refresh() {
     else if (player() === YOU) showStatus(`Your move, ${side}`);
     else if (game.paused) showStatus(`Paused, ${side} to move`);
     else showStatus(`${models[Number(player())]} is thinking for ${side}…`);
-    const belief = showBelief(mine).catch((error) => { if (mine === round) complain(error.message); });
+    const prediction = showPrediction(mine).catch((error) => { if (mine === round) complain(error.message); });
     if (place.ended) return;
     if (player() === YOU) board.enableMoveInput(onInput, place.turn === "w" ? COLOR.white : COLOR.black);
-    else { await belief; if (mine === round && !game.paused) await letModelMove(mine); }
+    else { await prediction; if (mine === round && !game.paused) await letModelMove(mine); }
   } catch (error) { if (mine === round) complain(error.message); }
 }
 
@@ -200,12 +200,12 @@ element("back").addEventListener("click", () => {
 });
 element("flip").addEventListener("click", async () => {
   const other = board.getOrientation() === COLOR.white ? COLOR.black : COLOR.white;
-  await Promise.all([board, believed, truth].map((shown) => shown.setOrientation(other)));
+  await Promise.all([board, predicted, truth].map((shown) => shown.setOrientation(other)));
 });
 element("pause").addEventListener("click", () => { game.paused = !game.paused; refresh(); });
 element("arrows").addEventListener("input", showAnswer);
 for (const id of ["white", "black"]) element(id).addEventListener("input", () => { game.paused = false; refresh(); });
-for (const id of ["believer", "asking"]) element(id).addEventListener("input", refresh);
+for (const id of ["predictor", "asking"]) element(id).addEventListener("input", refresh);
 element("start").addEventListener("submit", async (event) => {
   event.preventDefault();
   const before = { ...game };
@@ -216,9 +216,9 @@ element("start").addEventListener("submit", async (event) => {
 });
 
 models = (await ask("models")).models;
-for (const id of ["white", "black", "believer"]) {
+for (const id of ["white", "black", "predictor"]) {
   const choices = models.map((name, at) => new Option(name, String(at)));
-  element(id).append(...(id === "believer" ? choices : [new Option("You", YOU), ...choices]));
+  element(id).append(...(id === "predictor" ? choices : [new Option("You", YOU), ...choices]));
 }
 element("black").value = "0";
 await begin("");
