@@ -139,12 +139,12 @@ def _without_positions(self: GPT2LMHeadModel, *arguments: Any, **named: Any) -> 
 @contextmanager
 def warped_old_logprobs() -> Iterator[None]:
     """Take the old log-probs from the warped distribution that was sampled from, while the new ones stay raw."""
-    real = Policy.token_table
+    real = Policy.logprob_table
 
     def warped(self: Policy, given: batch.Batch, **named: Any) -> Any:
         return real(self, given, **(named | {"temperature": named["temperature"] * WARP}))
 
-    with patch.object(Policy, "token_table", warped):
+    with patch.object(Policy, "logprob_table", warped):
         yield
 
 

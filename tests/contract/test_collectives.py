@@ -17,7 +17,7 @@ BUILDERS = ("app/build.py", "app/generators.py")
 DEFINING = ("model/world.py", "model/ranks.py")
 EXCHANGES = {"all_gather", "gather_in_order", "barrier", "rank_0_only", "any", "sum_gradients"}
 # Methods of other objects that make an exchange.
-METHODS = {"token_table"}
+METHODS = {"logprob_table"}
 EQUAL_ON_ALL_RANKS = {
     # Values of the configuration.
     "config.kind in VLLM",

@@ -52,7 +52,7 @@ def best_move_probabilities(
         [(contexts[place], moves[move]) for place, _, move in rows], pad_id=policy.pad_id, device=policy.device
     )
     prompts_B = torch.tensor([place for place, _, _ in rows], device=policy.device)
-    logprobs_BT = policy.token_table(
+    logprobs_BT = policy.logprob_table(
         replace(batch, prompts_B=prompts_B), micro_batch_size=micro_batch_size, temperature=temperature, world=world
     )
     chances: dict[Example, dict[str, float]] = {example: {} for example in known}

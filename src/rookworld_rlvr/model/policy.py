@@ -108,7 +108,7 @@ class Policy:
             return TokenStatistics(*run_forward(self.model, compute))
 
     @torch.no_grad()
-    def token_table(
+    def logprob_table(
         self, batch: Batch, *, micro_batch_size: int, temperature: float, world: World | None = None
     ) -> Tensor:
         """Return the log-probs of a whole batch's tokens: nat, (B, T), 0 where not trained, no gradient.

@@ -127,7 +127,7 @@ def _advantages(
 def _logprobs(context: StepContext, policy: Policy, batch: Batch) -> Tensor:
     """Return a policy's log-probs (B, T) of all trained tokens; no gradient."""
     return context.retry_with_smaller_batches(
-        lambda: policy.token_table(
+        lambda: policy.logprob_table(
             batch,
             micro_batch_size=context.examples_per_pass(len(batch.tokens_BT)),
             temperature=context.temperature,
