@@ -25,6 +25,12 @@ def make_folder(folder: Path, option: str) -> None:
         raise UserError(f"{option}: expected a folder to write to, got {folder}: {error.strerror}") from error
 
 
+def check_output_file(path: Path, option: str) -> None:
+    """Raise UserError that names `option` if `path` is a folder, or if its folder does not exist."""
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise UserError(f"{option}: expected a file in a folder that exists, got {path}")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON to a temporary file and rename it, so that no reader sees an incomplete file."""
     write_text(path, json.dumps(value, indent=2) + "\n")

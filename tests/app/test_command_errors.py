@@ -210,6 +210,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "suites=[engine_match]", "engine_match.opponent.path=/nope"], "engine_match.opponent: expected"),
         (["evaluate", "data.train={held_out}", "data.held_out={held_out}"], "expected items of policy"),
         (["evaluate", "compare"], "evaluate compare: the following arguments are required: A, B"),
+        (["evaluate", "compare", "a.json", "b.json", "--json", "/tmp"], "--json: expected a file in a folder"),
         (["evaluate", "compare", "/nope/a.json", "/nope/b.json"], "in /nope/a.json.rows.jsonl, got no such file\n"),
         (["evaluate", "model.path=/nope", "data.train={train}", "data.held_out={held_out}"], "model.path: expected"),
         (["evaluate", "kl.coef=1"], "kl"),

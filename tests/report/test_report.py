@@ -221,7 +221,8 @@ def test_unfinished_run_has_report_without_tables(record: Make, tmp_path: Path) 
 @pytest.mark.parametrize(("arguments", "message"), [
     ([], "report: the following arguments are required: RUN"),
     (["{here}"], "expected a run's folder, with config.yaml in it, got {here}"),
-    (["{here}/run", "--output", "{here}/no/r.html"], "report: expected a file in a folder that exists"),
+    (["{here}/run", "--output", "{here}/no/r.html"], "report: --output: expected a file in a folder that exists"),
+    (["{here}/run", "--output", "{here}"], "report: --output: expected a file in a folder that exists"),
 ])  # fmt: skip
 def test_report_refuses_invalid_arguments_in_one_line(
     arguments: list[str], message: str, record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from ..errors import TrainingGaveUpError, UserError
-from ..files import write_json
+from ..errors import TrainingGaveUpError
+from ..files import check_output_file, write_json
 from ..model.device import device_name, synchronise
 from ..model.policy import Policy
 from ..rollout.generator import GeneratorKind
@@ -46,8 +46,8 @@ def main(argv: list[str]) -> int:
 def bench(config: BenchRunConfig, raw: DictConfig) -> None:
     """Measure each generator, print the table, and write `bench.output`."""
     output = Path(config.bench.output) if config.bench.output else None
-    if output is not None and (output.is_dir() or not output.resolve().parent.is_dir()):
-        raise UserError(f"bench.output: expected a file in a folder that exists, got {output}")
+    if output is not None:
+        check_output_file(output, "bench.output")
     if config.resume:
         config = to_dataclass(resumed_config(config.resume, raw, overrides()))
     run = build_unsaved_run(replace(config, evaluation_rows=0, resume="", max_staleness=0))

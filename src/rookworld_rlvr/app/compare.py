@@ -18,7 +18,7 @@ from ..evaluation.paired import Comparison, compare
 from ..evaluation.selfplay import selfplay_measures
 from ..evaluation.suite import Measures, SuiteName, no_measures
 from ..evaluation.table import Row, json_number, to_json
-from ..files import write_json
+from ..files import check_output_file, write_json
 from .arguments import OneLineParser
 from .build import make_console, print_lines
 from .rows_file import MISSING, leaves, read_finished, rows_path
@@ -119,8 +119,7 @@ def _require_new(out: Path | None, first: Path, second: Path) -> None:
     """Raise UserError if the comparison cannot be written or would overwrite a compared file."""
     if out is None:
         return
-    if not out.resolve().parent.is_dir():
-        raise UserError(f"--json: expected a file in a folder that exists, got {out}")
+    check_output_file(out, "--json")
     compared = [path.resolve() for file in (first, second) for path in (file, rows_path(file))]
     if out.resolve() in compared:
         raise UserError(f"--json: expected a file of its own, got {out}, which is compared")

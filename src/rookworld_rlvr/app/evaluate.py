@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..errors import UserError
 from ..evaluation.suite import Suite, SuiteName, suite_table
 from ..evaluation.table import Row, to_json
-from ..files import lock_for_writing, write_json, write_text
+from ..files import check_output_file, lock_for_writing, write_json, write_text
 from ..model.policy import Policy
 from ..model.weights import checksum
 from ..provenance import software
@@ -92,8 +92,7 @@ def _print(suites: Sequence[Suite], results: Mapping[str, Any], output: Path | N
 
 def _require_ours(output: Path) -> None:
     """Raise UserError if the file cannot be written, or if it exists and is not the file of an evaluation."""
-    if output.is_dir() or not output.resolve().parent.is_dir():
-        raise UserError(f"output: expected a file in a folder that exists, got {output}")
+    check_output_file(output, "output")
     if output.exists() and not rows_path(output).exists():
         raise UserError(f"output: expected no file, or an evaluation's file with its rows beside it, got {output}")
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ..errors import DONE, UserError
-from ..files import write_text
+from ..files import check_output_file, write_text
 from ..report.learning_curve import learning_curve_svg
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
@@ -34,8 +34,7 @@ def _parser() -> argparse.ArgumentParser:
 def _report(folders: list[Path], output: Path | None) -> None:
     runs = [read_run(folder) for folder in folders]
     path = output or folders[0] / REPORT
-    if not path.resolve().parent.is_dir():
-        raise UserError(f"report: expected a file in a folder that exists, got {path}")
+    check_output_file(path, "report: --output")
     page = learning_curve_svg(runs) if path.suffix == ".svg" else render(runs)
     if not page:
         raise UserError("report: expected runs with a learning curve (validation.every above 0), of some common steps")
