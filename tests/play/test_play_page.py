@@ -59,8 +59,12 @@ def move(page: Any, uci: str) -> None:
 
 
 def set_up(page: Any, fen: str) -> chess.Board:
+    from playwright.sync_api import expect
+
     page.fill("#fen", fen)
     page.click("#start button")
+    # The status alone does not tell: it is the same before the new position is shown.
+    expect(page.locator("#position")).to_contain_text(fen.split()[0], timeout=60_000)
     await_status(page, "Your move")
     return chess.Board(fen)
 
@@ -144,8 +148,8 @@ def test_predicted_board_is_marked_where_the_model_is_wrong(opened: Callable[[in
         pytest.skip("the model that ships predicts the right board behind every move of this position")
     uci, response = wrong
     page = opened(1280)
-    set_up(page, board.fen())
     page.select_option("#black", "you")
+    set_up(page, board.fen())
     move(page, uci)
     await_status(page, "Your move, Black")
     page.locator("#prediction .bad").wait_for()
