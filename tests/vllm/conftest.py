@@ -81,6 +81,12 @@ class ServerProcess:
                 assert self._process.poll() is None and time.monotonic() < deadline, self._log.read_text()[-2000:]
                 time.sleep(0.5)
 
+    def ensure_running(self) -> None:
+        """Start the server again if a test has killed it, and wait until it answers."""
+        if self._process.poll() is not None:
+            self.start()
+        self.wait()
+
     def freeze(self) -> None:
         """Stop the server without ending it, so that it accepts requests and never answers."""
         os.killpg(self._process.pid, signal.SIGSTOP)
@@ -93,14 +99,20 @@ class ServerProcess:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Server started by `python -m rookworld_rlvr.rollout.vllm_serve tiny`."""
     process = ServerProcess(tmp_path_factory.mktemp("server") / "log.txt")
     try:
-        process.wait()
         yield process
     finally:
         process.kill()
+
+
+@pytest.fixture
+def server(shared_server: ServerProcess) -> ServerProcess:
+    """The shared server, which answers at the start of each test, even after a test that killed it."""
+    shared_server.ensure_running()
+    return shared_server
 
 
 @pytest.fixture
