@@ -34,9 +34,6 @@ BOTH = "both"
 DEPTH, TIMEOUT_S = 4, 120
 
 
-USER_ERRORS = (UserError, ScorerError, OSError)
-
-
 def main(argv: list[str]) -> int:
     """Run `data audit FILE [--fix OUT]`, `data generate …` or `data evals …` and return the exit code."""
     try:
@@ -46,7 +43,7 @@ def main(argv: list[str]) -> int:
         return BAD_INPUT
     try:
         arguments.run(arguments)
-    except USER_ERRORS as error:
+    except (UserError, ScorerError, OSError) as error:
         print(f"rookworld data: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
