@@ -12,10 +12,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "studies"
 
 @pytest.fixture(scope="session")
 def studies() -> Iterator[SimpleNamespace]:
-    """Yield the modules `study`, `results`, `page`, `run`, `imitate` and `explosion`, which import each other."""
+    """Yield the modules of the folder, which import each other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
-        modules: dict[str, ModuleType] = {
-            name: importlib.import_module(name) for name in ("study", "results", "page", "run", "imitate", "explosion")
-        }
+        names = ("study", "results", "page", "run", "imitate", "explosion", "divergence")
+        modules: dict[str, ModuleType] = {name: importlib.import_module(name) for name in names}
         yield SimpleNamespace(**modules)
