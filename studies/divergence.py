@@ -12,7 +12,6 @@ from statistics import fmean
 
 import torch
 
-from imitate import round_label_evals
 from rookworld_rlvr.app.build import set_threads
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import BAD_INPUT, DONE, UserError
@@ -29,6 +28,7 @@ from rookworld_rlvr.training.checkpoint import STATE_FILE, list_checkpoints
 from rookworld_rlvr.training.config import DataConfig
 from rookworld_rlvr.training.data import load_data
 from study import Member, Study, members, read_study
+from updates import round_label_evals
 
 KL_ROWS, LABEL_ROWS, MICRO_BATCH = 128, 512, 32
 TO_START, FROM_START = "KL(policy‖start)", "KL(start‖policy)"

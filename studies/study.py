@@ -31,8 +31,8 @@ MEMBER = [
 # Options that a study must not override, because `run.py` decides them.
 RESERVED_OPTIONS = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
 STUDIES, OUTPUTS, DOCS = Path("studies"), Path("outputs", "studies"), Path("docs", "studies")
-# Values of `imitate=`. An arm with such an override is run by `imitate.py` in place of `rookworld train`.
-IMITATE, IMITATED = "imitate=", ("labels", "best")
+# Values of `update=`. An arm with such an override is run by `updates.py` in place of `rookworld train`.
+UPDATE, UPDATES = "update=", ("labels", "best", "shuffled")
 # File in a member's folder with its overrides, commits, seconds and failure.
 MEMBER_FILE = "member.json"
 FOLDER_NAME = re.compile(r"\w[\w.+-]*")
@@ -47,7 +47,7 @@ class Study:
     source: str
     """Source of the question: a seed document, by number and claim, or another source."""
     arms: dict[str, list[str]]
-    """Overrides by the name of the arm; one may be `imitate=labels` or `imitate=best`. The first arm is the control."""
+    """Overrides by the name of the arm; one may be `update=…`, see `updates.py`. The first is the control."""
     comparison: str
     """The arm whose difference to the control answers the question."""
     smallest_effect: float
@@ -117,7 +117,7 @@ class Member:
     arm: str
     seed: int
     overrides: Sequence[str]
-    """The overrides of `rookworld train` (and `imitate=`), without the seed and the folder."""
+    """The overrides of `rookworld train` (and `update=`), without the seed and the folder."""
 
     @property
     def key(self) -> str:
@@ -133,9 +133,9 @@ class Member:
     def command(self) -> list[str]:
         """The command that resumes the newest run in its folder with that run's configuration, or starts a new run."""
         begun = [path.parent for path in self.folder.glob(f"*/*/{CONFIG_FILE}")]
-        kinds, overrides = imitated(self.overrides)
+        kinds, overrides = other_update(self.overrides)
         given = [*overrides, f"seed={self.seed}", f"name={self.folder.parts[-2]}", f"output_root='{self.folder}'"]
-        program = [str(Path(__file__).with_name("imitate.py")), *kinds] if kinds else ["-m", "rookworld_rlvr", "train"]
+        program = [str(Path(__file__).with_name("updates.py")), *kinds] if kinds else ["-m", "rookworld_rlvr", "train"]
         return [sys.executable, *program, *([f"resume='{max(begun)}'"] if begun else given)]
 
     @property
@@ -205,17 +205,17 @@ def names() -> list[str]:
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
-def imitated(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split overrides into the values of `imitate=` and the overrides of `rookworld train`."""
-    kinds = [one.removeprefix(IMITATE) for one in overrides if one.startswith(IMITATE)]
-    return kinds, [one for one in overrides if not one.startswith(IMITATE)]
+def other_update(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split overrides into the values of `update=` and the overrides of `rookworld train`."""
+    kinds = [one.removeprefix(UPDATE) for one in overrides if one.startswith(UPDATE)]
+    return kinds, [one for one in overrides if not one.startswith(UPDATE)]
 
 
 def composed(overrides: Sequence[str]) -> RunConfig:
     """Return the configuration of `rookworld train` with these overrides. Raises UserError."""
-    kinds, overrides = imitated(overrides)
-    if kinds and (len(kinds) > 1 or kinds[0] not in IMITATED):
-        raise UserError(f"expected {IMITATE} once, {' or '.join(IMITATED)}; got {', '.join(kinds)}")
+    kinds, overrides = other_update(overrides)
+    if kinds and (len(kinds) > 1 or kinds[0] not in UPDATES):
+        raise UserError(f"expected {UPDATE} once, one of {', '.join(UPDATES)}; got {', '.join(kinds)}")
     store_schema("train", RunConfig)
     try:
         with initialize_config_dir(str(conf_folder()), version_base="1.3"):

@@ -1,4 +1,4 @@
-"""Arms that imitate labels or best completions: their commands, their targets, and a real run of each."""
+"""Arms with another update than GRPO's: their commands, what they train on, and a real run of each."""
 
 import json
 from pathlib import Path
@@ -17,29 +17,31 @@ SHORT = ["steps=2", "evaluation_rows=8", "sampled_rows=0", "match_pairs=0", "dev
 FEN = "8/8/8/8/8/8/8/K1k5 w - - 0 1"
 
 
-def test_imitation_arms_run_a_program_of_their_own(studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arms_with_another_update_run_a_program_of_their_own(
+    studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     members = studies.study.members("sft_against_rl", studies.study.read_study("sft_against_rl"))
     commands = {member.arm: member.command for member in members}
     assert commands["grpo"][1:4] == ["-m", "rookworld_rlvr", "train"]
     for arm, kind in (("supervised", "labels"), ("rejection", "best")):
         _, program, given, *overrides = commands[arm]
-        assert Path(program) == ROOT / "studies/imitate.py" and given == kind
-        assert not any(override.startswith("imitate=") for override in overrides)
+        assert Path(program) == ROOT / "studies/updates.py" and given == kind
+        assert not any(override.startswith("update=") for override in overrides)
 
 
-@pytest.mark.parametrize("wrong", [["imitate=worst"], ["imitate=labels", "imitate=best"]])
-def test_unknown_or_repeated_imitation_kind_is_refused(wrong: list[str], studies: SimpleNamespace) -> None:
-    with pytest.raises(studies.run.UserError, match="expected imitate= once, labels or best"):
+@pytest.mark.parametrize("wrong", [["update=worst"], ["update=labels", "update=best"]])
+def test_unknown_or_repeated_update_is_refused(wrong: list[str], studies: SimpleNamespace) -> None:
+    with pytest.raises(studies.run.UserError, match="expected update= once, one of labels, best, shuffled"):
         studies.study.composed(wrong)
 
 
 def test_label_evals_are_rounded_to_the_models_grid(studies: SimpleNamespace) -> None:
     label = Example(Task.policy, f"P: {FEN}", " M: a1a2 a1b2 E: 4.64 -0.54 B: a1a2")
-    written = parse_policy(studies.imitate.round_label_evals(label).completion)
+    written = parse_policy(studies.updates.round_label_evals(label).completion)
     assert (written.moves, written.evals_pawns, written.best) == (("a1a2", "a1b2"), (4.5, -0.5), "a1a2")
     other = Example(Task.environment, "A: x+a1a2+", "y+0.001+0+0")
-    assert studies.imitate.round_label_evals(other) == other
+    assert studies.updates.round_label_evals(other) == other
 
 
 def test_first_best_completion_of_each_group_is_imitated(studies: SimpleNamespace) -> None:
@@ -50,10 +52,36 @@ def test_first_best_completion_of_each_group_is_imitated(studies: SimpleNamespac
     run.close()
     assert collected is not None
     collected.rewards_PG = torch.tensor([[0.1, 0.7, 0.7], [0.9, 0.2, 0.3]])
-    imitated = studies.imitate.best_of_groups(collected)
+    imitated = studies.updates.best_of_groups(collected)
     for group, best, example in zip(collected.groups, (1, 0), imitated, strict=True):
         assert example.tokens[: example.prompt_length] == group.prompt_tokens
         assert example.tokens[example.prompt_length :] == group.samples[best].completion.tokens
+
+
+def test_shuffled_rewards_stay_in_their_group_and_repeat_by_seed(studies: SimpleNamespace) -> None:
+    rewards_PG = torch.arange(24.0).reshape(3, 8)
+
+    def shuffled(seed: int, step: int) -> torch.Tensor:
+        collected = SimpleNamespace(rewards_PG=rewards_PG)
+        context = SimpleNamespace(config=SimpleNamespace(seed=seed))
+        collection = studies.updates.collect_shuffled(lambda *_: SimpleNamespace(collected=collected), context, step)
+        assert collection.collected is collected
+        return collected.rewards_PG
+
+    assert torch.equal(shuffled(0, 1).sort(dim=1).values, rewards_PG) and torch.equal(shuffled(0, 1), shuffled(0, 1))
+    orders = [shuffled(0, 1), shuffled(0, 2), shuffled(1, 1)]
+    assert all(not torch.equal(one, other) for i, one in enumerate(orders) for other in [rewards_PG, *orders[:i]])
+    assert len({tuple((row - row.min()).tolist()) for row in orders[0]}) == 3
+
+
+@pytest.mark.slow
+def test_run_with_shuffled_rewards_trains(
+    studies: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*SHORT, "objective.prompts_per_step=4", "optim.warmup_steps=0", f"output_root={tmp_path}"]
+    assert studies.updates.main(["shuffled", *given]) == 0, capsys.readouterr().out
+    [metrics] = tmp_path.glob("*/*/metrics.jsonl")
+    assert all(json.loads(line)["optim/update_norm"] > 0 for line in metrics.read_text().splitlines()[-2:])
 
 
 @pytest.mark.slow
@@ -62,7 +90,7 @@ def test_imitation_run_trains_and_measures_kl_and_reward(
     kind: str, studies: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [*SHORT, "objective.prompts_per_step=4", "optim.warmup_steps=0", f"output_root={tmp_path}"]
-    assert studies.imitate.main([kind, *given]) == 0, capsys.readouterr().out
+    assert studies.updates.main([kind, *given]) == 0, capsys.readouterr().out
     [run] = tmp_path.glob("*/*/summary.json")
     steps = [json.loads(line) for line in (run.parent / "metrics.jsonl").read_text().splitlines()][-2:]
     assert [step["kl/reference"] == 0 for step in steps] == [True, False]
@@ -72,8 +100,8 @@ def test_imitation_run_trains_and_measures_kl_and_reward(
     assert "policy/win_probability_loss" in json.loads(run.read_text())["gain"]
 
 
-def test_imitate_program_refuses_an_unknown_kind_in_one_line(
+def test_updates_program_refuses_an_unknown_kind_in_one_line(
     studies: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert studies.imitate.main(["worst"]) == 2
-    assert capsys.readouterr().err == "studies: expected labels or best, got worst\n"
+    assert studies.updates.main(["worst"]) == 2
+    assert capsys.readouterr().err == "studies: expected one of labels, best, shuffled, got worst\n"

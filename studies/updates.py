@@ -1,13 +1,15 @@
-"""`python studies/imitate.py labels|best OVERRIDES`: `rookworld train` with another update, for `sft_against_rl.yaml`.
+"""`python studies/updates.py labels|best|shuffled OVERRIDES`: `rookworld train` with another update than GRPO's.
 
-Prompts, optimiser, schedules, evaluation and run folder are those of an ordinary run. The update minimises
-the cross-entropy of one completion per prompt: the label (`labels`, supervised training), or the completion with the
-highest reward of those that were sampled for the prompt (`best`, rejection sampling). With both, the last steps measure
-KL and reward on samples. The evals of labels are rounded to the grid on which the shipped model learned to write them.
+Prompts, optimiser, schedules, evaluation and run folder are those of an ordinary run. With `labels` (supervised
+training) and `best` (rejection sampling) the update minimises the cross-entropy of one completion per prompt: the
+label, or the completion with the highest reward of those that were sampled for the prompt. With both, the last steps
+measure KL and reward on samples. The evals of labels are rounded to the grid on which the shipped model learned to
+write them. With `shuffled` the update is GRPO's, but the rewards of each group are shuffled: the control that shows
+whether what is learned comes from the rewards.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -22,13 +24,14 @@ from rookworld_rlvr.errors import BAD_INPUT
 from rookworld_rlvr.model.batch import collate, micro_batches
 from rookworld_rlvr.objective import LossSizes
 from rookworld_rlvr.rollout.groups import Collected, make_batch
+from rookworld_rlvr.rollout.sampling import derive_seed
 from rookworld_rlvr.tasks.policy import parse_policy, parse_policy_prompt, render_policy
 from rookworld_rlvr.tasks.types import Example, PolicyCompletion, Task
 from rookworld_rlvr.training import collection, step
 from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.sft import TokenizedExample, sft_loss, tokenize
-from rookworld_rlvr.training.state import StepContext, StepReport, timed
-from study import IMITATED
+from rookworld_rlvr.training.state import Collection, StepContext, StepReport, timed
+from study import UPDATES
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 from tiny_model.policy_examples import coarse
@@ -37,18 +40,33 @@ from tiny_model.policy_examples import coarse
 MICRO_BATCH = 32
 # Prompts per step that are sampled to measure KL and reward if the update itself needs no samples.
 MEASURED_PROMPTS = 16
+Collect = Callable[[StepContext, int], Collection]
 
 
 def main(argv: Sequence[str]) -> int:
     """Run `rookworld train` with the other update and return its exit code."""
-    if not argv or argv[0] not in IMITATED:
-        print(f"studies: expected {' or '.join(IMITATED)}, got {argv[0] if argv else 'nothing'}", file=sys.stderr)
+    if not argv or argv[0] not in UPDATES:
+        print(f"studies: expected one of {', '.join(UPDATES)}, got {argv[0] if argv else 'nothing'}", file=sys.stderr)
         return BAD_INPUT
     with ExitStack() as patches:
-        patches.enter_context(patch.object(step, "_sample_and_train", partial(sample_and_train, argv[0])))
-        # It ends runs without rewards, and training on labels has none.
-        patches.enter_context(patch("rookworld_rlvr.training.loop.watch", lambda _state, _report: None))
+        if argv[0] == "shuffled":
+            patches.enter_context(patch.object(step, "_collect", partial(collect_shuffled, step._collect)))
+        else:
+            patches.enter_context(patch.object(step, "_sample_and_train", partial(sample_and_train, argv[0])))
+            # It ends runs without rewards, and training on labels has none.
+            patches.enter_context(patch("rookworld_rlvr.training.loop.watch", lambda _state, _report: None))
         return rookworld(["train", *argv[1:]])
+
+
+def collect_shuffled(collect: Collect, context: StepContext, number: int) -> Collection:
+    """Return the groups of a step with each group's rewards in an order that depends only on seed, step and group."""
+    collection = collect(context, number)
+    if (collected := collection.collected) is not None:
+        groups, size = collected.rewards_PG.shape
+        seeds = [derive_seed("shuffle", context.config.seed, number, place) for place in range(groups)]
+        orders = [torch.randperm(size, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        collected.rewards_PG = collected.rewards_PG.gather(1, torch.stack(orders))
+    return collection
 
 
 def sample_and_train(kind: str, context: StepContext, report: StepReport) -> None:
