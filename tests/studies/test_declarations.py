@@ -32,8 +32,10 @@ def test_a_shipped_study_loads_and_its_arms_compose(
     monkeypatch.chdir(ROOT)
     study = studies.study.read_study(name)
     configs = [studies.study.composed(study.overrides_of(arm)) for arm in study.arms]
-    # Two equal arms would compare a configuration with itself.
-    assert all(one != other for place, one in enumerate(configs) for other in configs[:place])
+    # Two arms with equal updates and configurations would compare a run with itself.
+    updates = [studies.study.other_update(arm)[0] for arm in study.arms.values()]
+    runs = list(zip(updates, configs, strict=True))
+    assert all(one != other for place, one in enumerate(runs) for other in runs[:place])
     assert all(config.threads == 1 and config.evaluation_rows == 1024 and config.kl.measured for config in configs)
 
 
