@@ -1,8 +1,8 @@
 """`python studies/divergence.py NAME`: KL to the start in both directions, and label losses, of a study's runs.
 
-It reads the trained weights (not the mean with the start) from the checkpoints in `outputs/studies`. So it measures
-only members that ran in this checkout. Rows are the first held-out rows of each task. Run it in the root folder of the
-checkout.
+The start is the shipped model. The trained weights, not their mean with the start, come from the checkpoints in
+`outputs/studies`, so only members that ran in this checkout are measured. Rows are the first held-out rows of each
+task. Run it in the root folder of the checkout.
 """
 
 import sys
