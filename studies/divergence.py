@@ -1,6 +1,6 @@
 """`python studies/divergence.py NAME`: KL to the start in both directions, and label losses, of a study's runs.
 
-The start is the shipped model. The trained weights, not their mean with the start, come from the checkpoints in
+The start is the study's model. The trained weights, not their mean with the start, come from the checkpoints in
 `outputs/studies`, so only members that ran in this checkout are measured. Rows are the first held-out rows of each
 task. Run it in the root folder of the checkout.
 """
@@ -27,7 +27,7 @@ from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.checkpoint import STATE_FILE, list_checkpoints
 from rookworld_rlvr.training.config import DataConfig
 from rookworld_rlvr.training.data import load_data
-from study import Member, Study, members, read_study
+from study import Member, Study, composed, members, read_study
 from updates import round_label_evals
 
 KL_ROWS, LABEL_ROWS, MICRO_BATCH = 128, 512, 32
@@ -46,16 +46,16 @@ def main(argv: Sequence[str]) -> int:
         finished = [member for member in members(argv[0], study) if member.run is not None]
         if not finished:
             raise UserError(f"expected finished runs of {argv[0]} in outputs/studies, got none")
-        print("\n".join(table(study, measure_all(finished))))
+        print("\n".join(table(study, measure_all(composed(study.shared).model, finished))))
         return DONE
     except UserError as error:
         print(f"studies: {error}", file=sys.stderr)
         return BAD_INPUT
 
 
-def measure_all(finished: Sequence[Member]) -> dict[str, dict[int, Values]]:
-    """Return the values of each finished member by arm and seed; those of the start are under the arm `start`."""
-    start = load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
+def measure_all(model: ModelConfig, finished: Sequence[Member]) -> dict[str, dict[int, Values]]:
+    """Return the values of each finished member by arm and seed; those of `model` are under the arm `start`."""
+    start = load_policy(model, torch.device("cpu"), Precision.fp32)
     rows = load_data(DataConfig(), seed=0, evaluation_rows_per_task=LABEL_ROWS).held_out
     prompts = [row for task in Task for row in [row for row in rows if row.task is task][:KL_ROWS]]
     of_start, policy = sample(start, prompts), deepcopy(start)

@@ -1,6 +1,7 @@
 """KL in both directions between a run's trained weights and the start."""
 
 from copy import deepcopy
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -46,3 +47,14 @@ def test_study_without_runs_here_is_refused(
     assert studies.divergence.main(["kl_direction"]) == 2
     assert capsys.readouterr().err == "studies: expected finished runs of kl_direction in outputs/studies, got none\n"
     assert studies.divergence.main([]) == 2
+
+
+def test_start_is_the_studys_model(
+    studies: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    study = studies.study.read_study("weak_start")
+    study.overrides = [f"model.path={tmp_path}"]
+    monkeypatch.setattr(studies.divergence, "read_study", lambda _: study)
+    monkeypatch.setattr(studies.divergence, "members", lambda *_: [SimpleNamespace(run=tmp_path)])
+    assert studies.divergence.main(["weak_start"]) == 2
+    assert "model.path: expected a folder with a config.json" in capsys.readouterr().err
