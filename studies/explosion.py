@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,7 +30,9 @@ from rookworld_rlvr.files import write_text
 from rookworld_rlvr.model import batch
 from rookworld_rlvr.model.loading import tiny_model_folder
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.objective import kl_k3
+from rookworld_rlvr.objective import ClipConfig, keep, kl_k3
+from rookworld_rlvr.objective.losses import LOSSES
+from rookworld_rlvr.objective.policy_loss import PolicyLoss
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.groups import Collected
 from rookworld_rlvr.training.config import RunConfig
@@ -109,12 +111,6 @@ def binary(moment: Moment, _context: Any, report: Any) -> None:
         report.rewards_PG.copy_(torch.where(right_PG, 1.0, -1.0))
 
 
-def all_at_once(moment: Moment, context: Any, report: Any) -> None:
-    """Apply binary rewards and a loss that sums over tokens."""
-    binary(moment, context, report)
-    scaled_by_tokens(moment, context, report)
-
-
 @contextmanager
 def positions_from_pads() -> Iterator[None]:
     """Count the padding as positions, as transformers' GPT-2 does for rows that are padded on the left."""
@@ -148,6 +144,28 @@ def warped_old_logprobs() -> Iterator[None]:
         yield
 
 
+def mean_against_sum(
+    logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
+) -> PolicyLoss:
+    """Return the clipped surrogate with one ratio per completion, the exponential of new less old log-prob.
+
+    The new log-prob is a mean over the completion's tokens, the old one a sum, as in the predecessor's code (commit
+    3c352b9 of jorahn/rookworld-rlvr). The exponent has no bound. Arguments as in `clipped_policy_loss`.
+    """
+    lengths_B1 = loss_mask.sum(-1, keepdim=True).clamp(min=1)
+    new_B1 = keep(logprobs, loss_mask).sum(-1, keepdim=True) / lengths_B1
+    ratio = (new_B1 - keep(old_logprobs, loss_mask).sum(-1, keepdim=True)).exp().expand_as(logprobs)
+    advantages_B1 = advantages_B.unsqueeze(-1)
+    bounded = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high) * advantages_B1
+    per_token = -torch.minimum(ratio * advantages_B1, bounded)
+    return PolicyLoss(keep(per_token, loss_mask), keep(ratio.detach(), loss_mask), bounded < ratio * advantages_B1)
+
+
+def sums_as_old_logprobs() -> AbstractContextManager[Any]:
+    """Use the surrogate of `mean_against_sum` in every loss."""
+    return patch.dict(LOSSES, {kind: replace(loss, surrogate=mean_against_sum) for kind, loss in LOSSES.items()})
+
+
 TWO_UPDATES = ("objective.epochs=2",)
 CAUSES = (
     Cause("none"),
@@ -159,10 +177,11 @@ CAUSES = (
     Cause("every reward -1", hook=all_minus_1),
     Cause("1 for a right answer, else -1", hook=binary),
     Cause("random weights", random_weights=True),
+    Cause("old log-probs as sums, new ones as means", inject=sums_as_old_logprobs),
     Cause(
-        "dropout, sums, no clipping, binary rewards and random weights",
-        ("model.dropout=0.1", "optim.max_grad_norm=1e9"),
-        all_at_once,
+        "the same with random weights and every reward -1",
+        hook=all_minus_1,
+        inject=sums_as_old_logprobs,
         random_weights=True,
     ),
 )

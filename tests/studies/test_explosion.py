@@ -6,6 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+
+from rookworld_rlvr.objective import ClipConfig
 
 STEPS = 2
 SMALL = (f"steps={STEPS}", "objective.prompts_per_step=2", "objective.group_size=4", "generator.max_new_tokens=24")
@@ -55,3 +58,15 @@ def test_warped_old_logprobs_give_ratios_above_1(measured: Any) -> None:
 def test_equal_rewards_of_minus_1_give_zero_advantages(measured: Any) -> None:
     step = measured("every reward -1")["steps"][0]
     assert step["reward/mean"] == -1 and step["advantage/abs_max"] == 0
+
+
+def test_old_logprobs_as_sums_give_huge_ratios(measured: Any) -> None:
+    assert measured("old log-probs as sums")["steps"][0]["policy/ratio_max"] > 1000
+
+
+def test_old_logprobs_as_sums_give_nan_at_advantage_0(studies: SimpleNamespace) -> None:
+    logprobs, mask = torch.full((1, 64), -5.0), torch.ones(1, 64, dtype=torch.bool)
+    loss = studies.explosion.mean_against_sum(
+        logprobs, logprobs, advantages_B=torch.zeros(1), loss_mask=mask, clip=ClipConfig()
+    )
+    assert loss.per_token.isnan().all() and loss.ratio.isinf().all()

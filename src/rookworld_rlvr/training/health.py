@@ -27,8 +27,8 @@ WINDOW = 20
 KL_LOW = 0.002
 # Mean kl/reference above which the policy may forget what the starting model knew.
 KL_HIGH = 0.1
-# Metrics that are watched for oscillation. In some seeds of this project both swung about one level and nothing was
-# learned.
+# Metrics that are watched for oscillation. An earlier project reported that both swung about one level and that nothing
+# was learned.
 SWINGING = ("reward/mean", "advantage/abs_mean")
 # Autocorrelation below which a metric oscillates. For white noise over 40 steps its standard deviation is 0.16.
 SWING = -0.6
