@@ -32,7 +32,7 @@ from rookworld_rlvr.model.loading import tiny_model_folder
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import ClipConfig, keep, kl_k3
 from rookworld_rlvr.objective.losses import LOSSES
-from rookworld_rlvr.objective.policy_loss import PolicyLoss
+from rookworld_rlvr.objective.policy_loss import PolicyLoss, clipped_surrogate
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.groups import Collected
 from rookworld_rlvr.training.config import RunConfig
@@ -155,10 +155,7 @@ def mean_against_sum(
     lengths_B1 = loss_mask.sum(-1, keepdim=True).clamp(min=1)
     new_B1 = keep(logprobs, loss_mask).sum(-1, keepdim=True) / lengths_B1
     ratio = (new_B1 - keep(old_logprobs, loss_mask).sum(-1, keepdim=True)).exp().expand_as(logprobs)
-    advantages_B1 = advantages_B.unsqueeze(-1)
-    bounded = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high) * advantages_B1
-    per_token = -torch.minimum(ratio * advantages_B1, bounded)
-    return PolicyLoss(keep(per_token, loss_mask), keep(ratio.detach(), loss_mask), bounded < ratio * advantages_B1)
+    return clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
 
 
 def sums_as_old_logprobs() -> AbstractContextManager[Any]:

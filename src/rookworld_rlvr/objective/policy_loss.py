@@ -56,7 +56,7 @@ def clipped_policy_loss(
     """
     _check_shapes(logprobs, old_logprobs, advantages_B)
     ratio = masked_exp(logprobs - old_logprobs, loss_mask)
-    return _clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
+    return clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
 
 
 def cispo_policy_loss(
@@ -103,10 +103,10 @@ def gspo_policy_loss(
     lengths_B1 = loss_mask.sum(-1, keepdim=True).clamp(min=1)
     mean_B1 = keep(logprobs - old_logprobs, loss_mask).sum(-1, keepdim=True) / lengths_B1
     ratio = masked_exp(mean_B1.expand_as(logprobs), loss_mask)
-    return _clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
+    return clipped_surrogate(ratio, advantages_B=advantages_B, loss_mask=loss_mask, clip=clip)
 
 
-def _clipped_surrogate(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
+def clipped_surrogate(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig) -> PolicyLoss:
     """Return the lower of the unclipped and the clipped surrogate, negated.
 
     The ratio (B, T) must be differentiable, at least 0, and finite also under the mask.
