@@ -1,11 +1,12 @@
-"""`python studies/updates.py labels|best|shuffled OVERRIDES`: `rookworld train` with another update than GRPO's.
+"""`python studies/updates.py labels|best|shuffled|per_component OVERRIDES`: `rookworld train` with another update.
 
 Prompts, optimiser, schedules, evaluation and run folder are those of an ordinary run. With `labels` (supervised
 training) and `best` (rejection sampling) the update minimises the cross-entropy of one completion per prompt: the
 label, or the completion with the highest reward of those that were sampled for the prompt. With both, the last steps
 measure KL and reward on samples. The evals of labels are rounded to the grid on which the shipped model learned to
 write them. With `shuffled` the update is GRPO's, but the rewards of each group are shuffled: the control that shows
-whether what is learned comes from the rewards.
+whether what is learned comes from the rewards. With `per_component` the update is GRPO's, but each component of the
+reward is standardised in its group before the weighted sum (GDPO, arXiv 2601.05242).
 """
 
 import sys
@@ -22,8 +23,10 @@ from results import LAST_STEPS
 from rookworld_rlvr.app.cli import main as rookworld
 from rookworld_rlvr.errors import BAD_INPUT
 from rookworld_rlvr.model.batch import collate, micro_batches
-from rookworld_rlvr.objective import LossSizes
-from rookworld_rlvr.rollout.groups import Collected, make_batch
+from rookworld_rlvr.objective import AdvantageScale, LossSizes, group_advantages
+from rookworld_rlvr.rewards import Rubric
+from rookworld_rlvr.rewards.rubric import quality
+from rookworld_rlvr.rollout.groups import Collected, Group, make_batch
 from rookworld_rlvr.rollout.sampling import derive_seed
 from rookworld_rlvr.tasks.policy import parse_policy, parse_policy_prompt, render_policy
 from rookworld_rlvr.tasks.types import Example, PolicyCompletion, Task
@@ -51,6 +54,8 @@ def main(argv: Sequence[str]) -> int:
     with ExitStack() as patches:
         if argv[0] == "shuffled":
             patches.enter_context(patch.object(step, "_collect", partial(collect_shuffled, step._collect)))
+        elif argv[0] == "per_component":
+            patches.enter_context(patch.object(step, "_advantages", advantages_per_component))
         else:
             patches.enter_context(patch.object(step, "_sample_and_train", partial(sample_and_train, argv[0])))
             # It ends runs without rewards, and training on labels has none.
@@ -67,6 +72,36 @@ def collect_shuffled(collect: Collect, context: StepContext, number: int) -> Col
         orders = [torch.randperm(size, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         collected.rewards_PG = collected.rewards_PG.gather(1, torch.stack(orders))
     return collection
+
+
+def advantages_per_component(context: StepContext, collected: Collected, *_: object) -> torch.Tensor:
+    """Return advantages (P, G) of the weighted sums of components that are standardised in their group.
+
+    A component has the weight that it has in the reward of a well-formed completion. The sums are divided by the std
+    of the batch, as `group_advantages` divides rewards.
+    """
+    config, rubric = context.config.objective.advantage, Rubric(context.config.rubric)
+    in_group = replace(config, scale=AdvantageScale.group)
+    sums = []
+    for group in collected.groups:
+        weights = component_weights(rubric, group)
+        values_CG = torch.tensor([[sample.score.components[name] for sample in group.samples] for name in weights])
+        sums.append(torch.tensor(list(weights.values())) @ group_advantages(values_CG, in_group))
+    return group_advantages(torch.stack(sums), config)
+
+
+def component_weights(rubric: Rubric, group: Group) -> dict[str, float]:
+    """Return the weight of each component that applies to a group; the weights sum to 1.
+
+    The quality of a well-formed completion is linear in the components, so a weight is the quality of a completion in
+    which only this component is 1.
+    """
+    weights = rubric._policy_weights if group.example.task is Task.policy else rubric._environment_weights
+    names = group.samples[0].score.components
+    return {
+        name: quality({other: float(other == name) for other in names}, weights, rubric._tiers, refused=False)
+        for name in names
+    }
 
 
 def sample_and_train(kind: str, context: StepContext, report: StepReport) -> None:
