@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from rookworld_rlvr.app.build import build_unsaved_run
+from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale
+from rookworld_rlvr.rewards import Rubric
+from rookworld_rlvr.rewards.rubric import MoveSource, RubricConfig
 from rookworld_rlvr.tasks.policy import parse_policy
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.collection import collect, synced_sampler
@@ -15,6 +18,8 @@ from rookworld_rlvr.training.collection import collect, synced_sampler
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["steps=2", "evaluation_rows=8", "sampled_rows=0", "match_pairs=0", "device=cpu", "rollouts_every=0"]
 FEN = "8/8/8/8/8/8/8/K1k5 w - - 0 1"
+POLICY_LABEL = Example(Task.policy, f"P: {FEN}", " M: a1a2 E: 0.5 B: a1a2")
+ENVIRONMENT_LABEL = Example(Task.environment, f"A: {FEN}+a1a2++", "8/8/8/8/8/8/K7/2k5 b - - 1 1+0.001+0+0")
 
 
 def test_arms_with_another_update_run_a_program_of_their_own(
@@ -32,7 +37,7 @@ def test_arms_with_another_update_run_a_program_of_their_own(
 
 @pytest.mark.parametrize("wrong", [["update=worst"], ["update=labels", "update=best"]])
 def test_unknown_or_repeated_update_is_refused(wrong: list[str], studies: SimpleNamespace) -> None:
-    with pytest.raises(studies.run.UserError, match="expected update= once, one of labels, best, shuffled"):
+    with pytest.raises(studies.run.UserError, match=r"expected update= once, one of labels, best, shuffled, per_comp"):
         studies.study.composed(wrong)
 
 
@@ -74,12 +79,44 @@ def test_shuffled_rewards_stay_in_their_group_and_repeat_by_seed(studies: Simple
     assert len({tuple((row - row.min()).tolist()) for row in orders[0]}) == 3
 
 
+def test_weighted_components_sum_to_the_reward_of_a_well_formed_answer(studies: SimpleNamespace) -> None:
+    rubric = Rubric(RubricConfig(source=MoveSource.labels))
+    for label, completion in (
+        (POLICY_LABEL, " M: a1a2 a1b1 E: 0.1 0.3 B: a1b1"),
+        (ENVIRONMENT_LABEL, f"{FEN}+0.001+0+0"),
+    ):
+        score = rubric.score(label.prompt, completion, label.completion)
+        group = SimpleNamespace(example=label, samples=[SimpleNamespace(score=score)])
+        weights = studies.updates.component_weights(rubric, group)
+        weighted = sum(weights[name] * value for name, value in score.components.items())
+        assert score.failure is None and sum(weights.values()) == pytest.approx(1)
+        assert 0.3 < weighted < 1 and weighted == pytest.approx((score.total + 0.3) / 1.3)
+
+
+def test_components_weigh_the_same_whatever_their_range(studies: SimpleNamespace) -> None:
+    """The first completion is best in a component of small range, the last one in a component of full range."""
+    rubric = Rubric(RubricConfig(source=MoveSource.rules))
+    names = [f"correctness/{name}" for name in ("candidates", "best_legal")]
+    rows = [(0.6, 0.0), (0.5, 0.0), (0.5, 0.0), (0.5, 1.0)]
+    samples = [SimpleNamespace(score=SimpleNamespace(components=dict(zip(names, row, strict=True)))) for row in rows]
+    collected = SimpleNamespace(groups=[SimpleNamespace(example=POLICY_LABEL, samples=samples)])
+    objective = SimpleNamespace(advantage=AdvantageConfig(scale=AdvantageScale.none, std_floor=1e-4))
+    context = SimpleNamespace(config=SimpleNamespace(objective=objective, rubric=RubricConfig()))
+    advantages = studies.updates.advantages_per_component(context, collected)[0]
+    weights = studies.updates.component_weights(rubric, collected.groups[0])
+    one, rest = 3**0.5, -(3**-0.5)
+    expected = [weights[names[0]] * first + weights[names[1]] * second
+                for first, second in ((one, rest), (rest, rest), (rest, rest), (rest, one))]  # fmt: skip
+    assert advantages.tolist() == pytest.approx(expected, abs=1e-4)
+
+
 @pytest.mark.slow
-def test_run_with_shuffled_rewards_trains(
-    studies: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", ["shuffled", "per_component"])
+def test_run_with_other_rewards_or_advantages_trains(
+    kind: str, studies: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [*SHORT, "objective.prompts_per_step=4", "optim.warmup_steps=0", f"output_root={tmp_path}"]
-    assert studies.updates.main(["shuffled", *given]) == 0, capsys.readouterr().out
+    assert studies.updates.main([kind, *given]) == 0, capsys.readouterr().out
     [metrics] = tmp_path.glob("*/*/metrics.jsonl")
     assert all(json.loads(line)["optim/update_norm"] > 0 for line in metrics.read_text().splitlines()[-2:])
 
@@ -104,4 +141,4 @@ def test_updates_program_refuses_an_unknown_kind_in_one_line(
     studies: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert studies.updates.main(["worst"]) == 2
-    assert capsys.readouterr().err == "studies: expected one of labels, best, shuffled, got worst\n"
+    assert capsys.readouterr().err == "studies: expected one of labels, best, shuffled, per_component, got worst\n"
