@@ -19,12 +19,11 @@ from rookworld_rlvr.tasks.policy import parse_policy_prompt
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training import collection
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.data import load_data
 from rookworld_rlvr.training.state import Collection, StepContext
 from study import MEMBER, composed, declaration
 
 FILE = Path("outputs", "narrow", "train.fen")
-# Closed interval of the population std of a group's rewards. Groups of zero variance teach nothing and are left out.
+# Closed interval of the population std of a group's rewards. It leaves out zero-variance groups.
 STD = (0.005, 0.06)
 ROUNDS = 3
 # Prompts that are sampled between two lines of progress.
@@ -44,16 +43,16 @@ def main() -> int:
     return DONE
 
 
-def select(config: RunConfig, rounds: int = ROUNDS, limit: int | None = None) -> Collected:
+def select(config: RunConfig, limit: int | None = None) -> Collected:
     """Return the last round's groups of the prompts that are kept, of the first `limit` training prompts."""
     run = build_unsaved_run(config)
     try:
-        rows = [row for row in load_data(config.data, seed=config.seed).train if row.task is Task.policy][:limit]
+        rows = [row for row in run.data.train if row.task is Task.policy][:limit]
         with collection.synced_sampler(run.context):
-            for number in range(rounds - 1):
+            for number in range(ROUNDS - 1):
                 sampled = sample(run.context, rows, number)
                 rows = [group.example for group in narrow(sampled).groups]
-            return sample(run.context, rows, rounds - 1)
+            return sample(run.context, rows, ROUNDS - 1)
     finally:
         run.close()
 

@@ -79,7 +79,7 @@ def test_shuffled_rewards_stay_in_their_group_and_repeat_by_seed(studies: Simple
     assert len({tuple((row - row.min()).tolist()) for row in orders[0]}) == 3
 
 
-def test_weighted_components_sum_to_the_reward_of_a_well_formed_answer(studies: SimpleNamespace) -> None:
+def test_component_weights_give_the_reward_of_a_well_formed_completion(studies: SimpleNamespace) -> None:
     rubric = Rubric(RubricConfig(source=MoveSource.labels))
     for label, completion in (
         (POLICY_LABEL, " M: a1a2 a1b1 E: 0.1 0.3 B: a1b1"),
