@@ -32,7 +32,7 @@ MEMBER = [
 RESERVED_OPTIONS = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
 STUDIES, OUTPUTS, DOCS = Path("studies"), Path("outputs", "studies"), Path("docs", "studies")
 # Values of `update=`. An arm with such an override is run by `updates.py` in place of `rookworld train`.
-UPDATE, UPDATES = "update=", ("labels", "best", "shuffled", "per_component")
+UPDATE, UPDATES = "update=", ("labels", "best", "shuffled", "per_component", "outcome_filter")
 # File in a member's folder with its overrides, commits, seconds and failure.
 MEMBER_FILE = "member.json"
 FOLDER_NAME = re.compile(r"\w[\w.+-]*")

@@ -1,4 +1,4 @@
-"""`python studies/updates.py labels|best|shuffled|per_component OVERRIDES`: `rookworld train` with another update.
+"""`python studies/updates.py KIND OVERRIDES`: `rookworld train` with another update, of a kind below.
 
 Prompts, optimiser, schedules, evaluation and run folder are those of an ordinary run. With `labels` (supervised
 training) and `best` (rejection sampling) the update minimises the cross-entropy of one completion per prompt: the
@@ -6,7 +6,8 @@ label, or the completion with the highest reward of those that were sampled for 
 measure KL and reward on samples. The evals of labels are rounded to the grid on which the shipped model learned to
 write them. With `shuffled` the update is GRPO's, but the rewards of each group are shuffled: the control that shows
 whether what is learned comes from the rewards. With `per_component` the update is GRPO's, but each component of the
-reward is standardised in its group before the weighted sum (GDPO, arXiv 2601.05242).
+reward is standardised in its group before the weighted sum (GDPO, arXiv 2601.05242). With `outcome_filter` the update
+is GRPO's, but only groups that have both right and wrong completions get advantages (verl-recipe, pull request 125).
 """
 
 import sys
@@ -24,7 +25,7 @@ from rookworld_rlvr.app.cli import main as rookworld
 from rookworld_rlvr.errors import BAD_INPUT
 from rookworld_rlvr.model.batch import collate, micro_batches
 from rookworld_rlvr.objective import AdvantageScale, LossSizes, group_advantages
-from rookworld_rlvr.rewards import Rubric
+from rookworld_rlvr.rewards import Rubric, Score
 from rookworld_rlvr.rewards.rubric import quality
 from rookworld_rlvr.rollout.groups import Collected, Group, make_batch
 from rookworld_rlvr.rollout.sampling import derive_seed
@@ -43,6 +44,12 @@ from tiny_model.policy_examples import coarse
 MICRO_BATCH = 32
 # Prompts per step that are sampled to measure KL and reward if the update itself needs no samples.
 MEASURED_PROMPTS = 16
+# A best move is good from this value on. With the default scale its win-probability loss is then at most 0.05.
+GOOD_MOVE_VALUE = 0.5**0.5
+# Components of the reward that are 1 in a right completion.
+RIGHT_IF_ONE = tuple(
+    f"correctness/{name}" for name in ("best_legal", "next_state_exact", "reward", "terminated", "truncated")
+)
 Collect = Callable[[StepContext, int], Collection]
 
 
@@ -56,6 +63,8 @@ def main(argv: Sequence[str]) -> int:
             patches.enter_context(patch.object(step, "_collect", partial(collect_shuffled, step._collect)))
         elif argv[0] == "per_component":
             patches.enter_context(patch.object(step, "_advantages", advantages_per_component))
+        elif argv[0] == "outcome_filter":
+            patches.enter_context(patch.object(step, "_advantages", advantages_of_mixed_groups))
         else:
             patches.enter_context(patch.object(step, "_sample_and_train", partial(sample_and_train, argv[0])))
             # It ends runs without rewards, and training on labels has none.
@@ -102,6 +111,26 @@ def component_weights(rubric: Rubric, group: Group) -> dict[str, float]:
         name: quality({other: float(other == name) for other in names}, weights, rubric._tiers, refused=False)
         for name in names
     }
+
+
+def advantages_of_mixed_groups(context: StepContext, collected: Collected, *_: object) -> torch.Tensor:
+    """Return advantages (P, G) that are 0 in groups whose completions are all right or all wrong.
+
+    Such groups are also left out of the batch's std.
+    """
+    right_PG = torch.tensor([[is_right(sample.score) for sample in group.samples] for group in collected.groups])
+    mixed_P = right_PG.any(1) & ~right_PG.all(1)
+    # A group of equal rewards gets no advantages.
+    return group_advantages(collected.rewards_PG * mixed_P.unsqueeze(1), context.config.objective.advantage)
+
+
+def is_right(score: Score) -> bool:
+    """Return True for a well-formed completion with a good best move (`P:`) or with an exact transition (`A:`)."""
+    components = score.components
+    # `best_value` is the value of the best move times `candidates`, the share of distinct legal candidates.
+    value, candidates = components.get("correctness/best_value"), components.get("correctness/candidates", 0.0)
+    good = value is None or value >= GOOD_MOVE_VALUE * candidates > 0
+    return score.failure is None and good and all(components.get(name, 1.0) == 1 for name in RIGHT_IF_ONE)
 
 
 def sample_and_train(kind: str, context: StepContext, report: StepReport) -> None:
