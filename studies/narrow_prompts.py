@@ -19,6 +19,7 @@ from rookworld_rlvr.tasks.policy import parse_policy_prompt
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training import collection
 from rookworld_rlvr.training.config import RunConfig
+from rookworld_rlvr.training.data import load_data
 from rookworld_rlvr.training.state import Collection, StepContext
 from study import MEMBER, composed, declaration
 
@@ -47,7 +48,8 @@ def select(config: RunConfig, limit: int | None = None) -> Collected:
     """Return the last round's groups of the prompts that are kept, of the first `limit` training prompts."""
     run = build_unsaved_run(config)
     try:
-        rows = [row for row in run.data.train if row.task is Task.policy][:limit]
+        # Unlike `run.data.train` these have the rows that a run holds back for its learning curve.
+        rows = [row for row in load_data(config.data, seed=config.seed).train if row.task is Task.policy][:limit]
         with collection.synced_sampler(run.context):
             for number in range(ROUNDS - 1):
                 sampled = sample(run.context, rows, number)
