@@ -103,12 +103,15 @@ def is_right(score: Score) -> bool:
     return score.failure is None and good and right
 
 
+def right_completions(collected: Collected) -> Tensor:
+    """Return which completions are right, see `is_right`; bool (P, G)."""
+    return torch.tensor([[is_right(sample.score) for sample in group.samples] for group in collected.groups])
+
+
 def binary(moment: Moment, _context: Any, report: Any) -> None:
     """Set the reward of a right answer to 1 and every other reward to -1."""
     if moment is Moment.collected:
-        collected: Collected = report.collection.collected
-        right_PG = torch.tensor([[is_right(sample.score) for sample in group.samples] for group in collected.groups])
-        report.rewards_PG.copy_(torch.where(right_PG, 1.0, -1.0))
+        report.rewards_PG.copy_(torch.where(right_completions(report.collection.collected), 1.0, -1.0))
 
 
 @contextmanager

@@ -20,12 +20,13 @@ from unittest.mock import patch
 
 import torch
 
+from explosion import right_completions
 from results import LAST_STEPS
 from rookworld_rlvr.app.cli import main as rookworld
 from rookworld_rlvr.errors import BAD_INPUT
 from rookworld_rlvr.model.batch import collate, micro_batches
 from rookworld_rlvr.objective import AdvantageScale, LossSizes, group_advantages
-from rookworld_rlvr.rewards import Rubric, Score
+from rookworld_rlvr.rewards import Rubric
 from rookworld_rlvr.rewards.rubric import quality
 from rookworld_rlvr.rollout.groups import Collected, Group, make_batch
 from rookworld_rlvr.rollout.sampling import derive_seed
@@ -44,12 +45,6 @@ from tiny_model.policy_examples import coarse
 MICRO_BATCH = 32
 # Prompts per step that are sampled to measure KL and reward if the update itself needs no samples.
 MEASURED_PROMPTS = 16
-# A best move is good from this value on. With the default scale its win-probability loss is then at most 0.05.
-GOOD_MOVE_VALUE = 0.5**0.5
-# Components of the reward that are 1 in a right completion.
-RIGHT_IF_ONE = tuple(
-    f"correctness/{name}" for name in ("best_legal", "next_state_exact", "reward", "terminated", "truncated")
-)
 Collect = Callable[[StepContext, int], Collection]
 
 
@@ -118,19 +113,10 @@ def advantages_of_mixed_groups(context: StepContext, collected: Collected, *_: o
 
     Such groups are also left out of the batch's std.
     """
-    right_PG = torch.tensor([[is_right(sample.score) for sample in group.samples] for group in collected.groups])
+    right_PG = right_completions(collected)
     mixed_P = right_PG.any(1) & ~right_PG.all(1)
     # A group of equal rewards gets no advantages.
     return group_advantages(collected.rewards_PG * mixed_P.unsqueeze(1), context.config.objective.advantage)
-
-
-def is_right(score: Score) -> bool:
-    """Return True for a well-formed completion with a good best move (`P:`) or with an exact transition (`A:`)."""
-    components = score.components
-    # `best_value` is the value of the best move times `candidates`, the share of distinct legal candidates.
-    value, candidates = components.get("correctness/best_value"), components.get("correctness/candidates", 0.0)
-    good = value is None or value >= GOOD_MOVE_VALUE * candidates > 0
-    return score.failure is None and good and all(components.get(name, 1.0) == 1 for name in RIGHT_IF_ONE)
 
 
 def sample_and_train(kind: str, context: StepContext, report: StepReport) -> None:
