@@ -9,7 +9,6 @@ import chess
 import pytest
 import torch
 
-from rookworld_rlvr.evaluation.amplification import move_tokens
 from rookworld_rlvr.model.batch import micro_batches
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
@@ -22,7 +21,7 @@ from rookworld_rlvr.rollout.groups import Group, Sample, prompt_tokens
 from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Task
-from rookworld_rlvr.training.all_moves import expected_value, move_batch
+from rookworld_rlvr.training.all_moves import expected_value, move_batch, move_tokens
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
 
@@ -63,6 +62,13 @@ def by_enumeration(policy: Policy, group: Group) -> float:
         chance = sum(float(logprobs[len(start) - 1 + i, token]) for i, token in enumerate(tokens))
         expected += value * float(torch.tensor(chance).exp())
     return expected
+
+
+def test_move_tokens_continue_the_text_up_to_the_first_marker(policy: Policy) -> None:
+    for start in ("M:", "P: 7k/8/8/8/8/8/8/K7 w - - 0 1  M:"):
+        for move in ("a1a2", "e7e8q"):
+            whole = prompt_tokens(policy.tokenizer, f"{start} {move}")
+            assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(policy, move), move
 
 
 def test_move_values_cover_all_legal_moves_with_maximum_1(groups: list[Group]) -> None:

@@ -130,8 +130,6 @@ KEYS: Mapping[str, Key] = {
     "policy/eval_error": _lower(
         "mean distance over five candidates between the win probability of `E:` and the engine's; an illegal, repeated "
         "or missing candidate counts 1", scale=FRACTION),
-    "policy/best_move_probability": Key(Direction.higher, FRACTION),
-    "policy/best_move_rank": Key(Direction.lower, COUNT),
     "environment/valid": _higher("the strict parser reads the completion", "above 0.95"),
     "environment/next_state_accuracy": _higher("the next FEN is the true one, character by character"),
     "environment/next_state_nls": _higher(

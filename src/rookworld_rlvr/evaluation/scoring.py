@@ -24,7 +24,7 @@ from ..stockfish.pool import EnginePool
 from ..tasks import policy_fens
 from ..tasks.environment import environment_fields, environment_truth, parse_environment, parse_environment_prompt
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
-from ..tasks.types import Example, ParseFailure, PolicyCompletion, Task, require_parsed
+from ..tasks.types import Example, ParseFailure, PolicyCompletion, require_parsed
 from .keys import REWARD_WIDTH
 
 REWARD_CLASSES = {REWARD_LEGAL: "legal", REWARD_WIN: "win", REWARD_DRAW: "draw", REWARD_ILLEGAL: "illegal"}
@@ -108,15 +108,6 @@ def _label(completion: str, legal: frozenset[str]) -> _Label | None:
     candidates = frozenset(move for move, _ in scored)
     best = {move for move, pawns in scored if pawns == highest} | ({answer.best} & legal - candidates)
     return _Label(candidates, frozenset(best))
-
-
-def best_of_label(example: Example) -> frozenset[str]:
-    """Return the legal moves that count as the label's best; empty without a label and for environment examples."""
-    if example.task is not Task.policy or example.completion is None:
-        return frozenset()
-    legal = frozenset(move.uci() for move in parse_fen(parse_policy_prompt(example.prompt).fen).legal_moves)
-    label = _label(example.completion, legal)
-    return label.best if label else frozenset()
 
 
 def _legality(answer: PolicyCompletion | None, legal: frozenset[str]) -> dict[str, float]:

@@ -59,8 +59,6 @@ class RunPage:
     summary: Summary
     headline: list[Change]
     others: list[Change]
-    amplification: Sequence[Mapping[str, Any]]
-    """Lines of `evaluation.amplification`; empty without an evaluation."""
     facts: dict[str, Any]
     sections: dict[str, dict[str, Any]]
     """Small tables by title: preflight checks, recovery, software, hashes."""
@@ -124,7 +122,6 @@ def _page(run: RunRecord) -> RunPage:
         summary=summarise_run(summary, run.metrics),
         headline=headline,
         others=others,
-        amplification=summary.get("amplification", []),
         facts={text: summary[key] for key, text in FACTS.items() if key in summary},
         sections={"preflight checks": checks, **tables},
         config=run.config,

@@ -15,6 +15,8 @@ from .types import FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, 
 
 PREFIX = "P: "
 MARKERS = ("M", "E", "B")
+# Text before the candidates; the first of them depends on the prompt alone.
+FIRST_MARKER = f"{MARKERS[0]}:"
 MAX_CANDIDATES = 5
 # Published column widths; readers must not rely on them.
 FEN_WIDTH, MOVES_WIDTH, EVALS_WIDTH = 90, 30, 40

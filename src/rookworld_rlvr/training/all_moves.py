@@ -17,10 +17,10 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from ..evaluation.amplification import FIRST, move_tokens
 from ..model.batch import Batch, collate
 from ..model.policy import Policy, spread
-from ..rollout.groups import Group
+from ..rollout.groups import Group, prompt_tokens
+from ..tasks.policy import FIRST_MARKER
 
 # Rows of moves are short. If they share their prompt, this many times more of them fit in a pass than completions.
 ROWS_PER_COMPLETION = 4
@@ -57,6 +57,12 @@ def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
     return MoveBatch(**{spec.name: getattr(batch, spec.name) for spec in fields(batch)})
 
 
+def move_tokens(policy: Policy, move: str) -> tuple[int, ...]:
+    """Return the tokens of a move that follows the first marker."""
+    marker = len(prompt_tokens(policy.tokenizer, FIRST_MARKER))
+    return prompt_tokens(policy.tokenizer, f"{FIRST_MARKER} {move}")[marker:]
+
+
 def expected_value(policy: Policy, moves: MoveBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
     """Return this batch's share of the expected value (a scalar with a gradient) and the log-probs (N,), nat."""
     statistics = policy.statistics(moves, temperature=temperature)
@@ -72,8 +78,8 @@ def _up_to_first_marker(group: Group, policy: Policy) -> tuple[int, ...] | None:
     for sample in group.samples:
         for length in range(1, len(sample.completion.tokens)):
             done = sample.completion.tokens[:length]
-            if FIRST in (text := str(policy.tokenizer.decode(list(done)))):
-                if text.strip() == FIRST and text.endswith(FIRST):
+            if FIRST_MARKER in (text := str(policy.tokenizer.decode(list(done)))):
+                if text.strip() == FIRST_MARKER and text.endswith(FIRST_MARKER):
                     return (*group.prompt_tokens, *done)
                 break
     return None

@@ -7,7 +7,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
-from ..evaluation.amplification import best_move_probabilities
 from ..evaluation.completions import Sampling, evaluate, evaluate_sampled
 from ..evaluation.headline import DECISION_KEYS, GREEDY, LEAST_ROWS
 from ..evaluation.keys import SAMPLED, SPREAD
@@ -24,24 +23,12 @@ Item = TypeVar("Item")
 def evaluated(run: Run, name: str) -> list[Row]:
     """Evaluate the averaged policy: all held-out rows greedily, the first of them sampled, then the mates in one.
 
-    The greedy rows of sampled policy examples also have the probability and the rank of their best move (see
-    `evaluation.amplification`). Raises StepAbandonedError if a stop was requested.
+    Raises StepAbandonedError if a stop was requested.
     """
-    policy, config, held_out = run.context.policy, run.config.generator, run.data.held_out
-    model = (run.context.generator, policy.tokenizer)
+    model = (run.context.generator, run.context.policy.tokenizer)
     with run.context.averaged_policy():
-        greedy = _by_all_ranks(run, f"evaluation {name}", held_out, partial(evaluate, *model, evaluator=run.evaluator))
-        best_moves = best_move_probabilities(
-            policy,
-            run.sampled,
-            micro_batch_size=config.batch_size,
-            temperature=config.temperature,
-            world=run.context.world,
-        )
-        rows = [
-            replace(row, values={**row.values, **best_moves.get(example, {})})
-            for example, row in zip(held_out, greedy, strict=True)
-        ]
+        greedy = partial(evaluate, *model, evaluator=run.evaluator)
+        rows = _by_all_ranks(run, f"evaluation {name}", run.data.held_out, greedy)
         sample = partial(evaluate_sampled, *model, sampling=run.sampling, evaluator=run.evaluator)
         rows += _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, sample)
         mates = partial(_evaluate_mates, ModelPlayer(*model))

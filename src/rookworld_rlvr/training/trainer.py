@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, first_line
-from ..evaluation.amplification import amplification
 from ..evaluation.headline import Changes, changes
 from ..evaluation.table import Row, json_number
 from ..files import point, whole_lines, write_json, write_lines, write_text
@@ -105,7 +104,6 @@ def _write_summary(run: Run, outcome: Outcome) -> dict[str, Any]:
         "worse": moved.worse,
         "perhaps_worse": moved.perhaps_worse,
         "detectable": {key: json_number(loss) for key, loss in moved.detectable.items()},
-        "amplification": amplification(before, after) if after else [],
         "ranks": context.world.size,
         "wall_s": round(time.perf_counter() - outcome.started, 1),
         "completions_per_s": round(outcome.completions_per_s, 2),
