@@ -190,10 +190,10 @@ def test_documented_options_of_the_data_command_exist(capsys: pytest.CaptureFixt
             assert [word for word in words[3:] if word.startswith("--") and word not in help_text] == [], words
 
 
-def test_readme_tier_weights_equal_the_rubrics_weights() -> None:
+def test_documented_tier_weights_equal_the_rubrics_weights() -> None:
     from rookworld_rlvr.rewards.rubric import TierWeights
 
-    shown = dict(re.findall(r"^\| (structure|parse|correctness) \| ([\d.]+) \|", text("README.md"), re.M))
+    shown = dict(re.findall(r"^\| (structure|parse|correctness) \| ([\d.]+) \|", text("docs/rewards.md"), re.M))
     weights = TierWeights()
     assert {tier: float(weight) for tier, weight in shown.items()} == {
         option.name: getattr(weights, option.name) for option in fields(weights)
