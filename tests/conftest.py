@@ -90,7 +90,7 @@ def wrong_move(rng: random.Random, board: chess.Board) -> str:
 
 def environment_lines(rng: random.Random, start: chess.Board) -> Iterator[str]:
     """Yield `A:` lines of one random game from `start` to its end: all rare moves and a few common ones."""
-    from rookworld_rlvr.tasks.generate import environment_line
+    from rookworld_rlvr.generation.transitions import environment_line
 
     game = start.copy()
     while game.outcome(claim_draw=False) is None:
@@ -128,11 +128,11 @@ def _is_rare(game: chess.Board, move: chess.Move) -> bool:
 
 def corpus_lines(seed: int, per_task: int) -> list[str]:
     """Return alternating rows of both tasks, in the format of `rookworld data generate`, made without an engine."""
-    from rookworld_rlvr.tasks import generate
+    from rookworld_rlvr.generation.sources import start_board
 
     rng, policy, environment = random.Random(seed), [], []
     while min(len(policy), len(environment)) < per_task:
-        start = generate.start_board(rng)
+        start = start_board(rng)
         game = guided_game(rng, start, labelled)
         policy += [policy_line(rng, board, answer) for board, answer in game]
         environment += list(environment_lines(rng, start))

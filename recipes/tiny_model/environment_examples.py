@@ -18,7 +18,7 @@ from rookworld_rlvr.tasks.environment import (
     render_environment,
     render_environment_prompt,
 )
-from rookworld_rlvr.tasks.transitions import TransitionClass, illegal_kind, transition_class
+from rookworld_rlvr.tasks.move_classes import TransitionClass, illegal_kind, transition_class
 from rookworld_rlvr.tasks.types import Example
 
 from .encoder import Encoder

@@ -17,6 +17,7 @@ LAYERS = {
     "tasks": 1,
     "stockfish": 1,
     "rewards": 2,
+    "generation": 2,
     "objective": 3,
     "model": 4,
     "rollout": 5,
@@ -85,6 +86,14 @@ def test_a_package_imports_only_itself_and_lower_layers(file: Path) -> None:
     if package == "objective":
         allowed = {package}
     assert packages_imported(file) <= allowed
+
+
+def test_other_packages_use_data_generation_through_its_door() -> None:
+    package = f"{PACKAGE}.generation"
+    inside = {module_of(file) for file in FILES if package_of(file) == "generation"} - {package}
+    named = {name for file in FILES if package_of(file) != "generation" for name in imports(file)}
+    assert inside and f"{package}.generate" in named
+    assert not [name for name in named if name in inside or name.rpartition(".")[0] in inside]
 
 
 def test_imports_have_no_cycles() -> None:

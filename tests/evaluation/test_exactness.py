@@ -17,7 +17,7 @@ import pytest
 from rookworld_rlvr.evaluation.held_out import held_out_rows
 from rookworld_rlvr.evaluation.table import summarise
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.transitions import IllegalKind
+from rookworld_rlvr.tasks.move_classes import IllegalKind
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.data import default_file
 

@@ -18,8 +18,8 @@ from rookworld_rlvr.tasks.environment import (
     render_environment,
     render_environment_prompt,
 )
+from rookworld_rlvr.tasks.move_classes import TransitionClass
 from rookworld_rlvr.tasks.move_evals import MoveEvals
-from rookworld_rlvr.tasks.transitions import TransitionClass
 from rookworld_rlvr.tasks.types import Example, Task
 from tiny_model.batches import collate_boards
 from tiny_model.data import mirrored

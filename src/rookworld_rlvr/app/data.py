@@ -8,8 +8,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import BAD_INPUT, DONE, INTERRUPTED, ScorerError, UserError, prefixed
+from ..errors import BAD_INPUT, DONE, INTERRUPTED, ScorerError, UserError
 from ..files import write_lines
+from ..generation import CARD_FILE, Request, generate, positions_with_moves, write_move_evals
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig
 from ..stockfish.uci import Limit
 from ..tasks.audit import audit, corrected_lines
@@ -17,16 +18,6 @@ from ..tasks.corpus import POSITION_FILES
 from ..tasks.types import Task
 from ..training.data import held_out_positions, positions_of
 from .arguments import OneLineParser, positive
-from .generation.generate import (
-    AUDITS,
-    CARD_FILE,
-    Request,
-    generate,
-    given_games,
-    positions_with_moves,
-    write_move_evals,
-)
-from .generation.workers import Labelling
 from .progress import bars
 
 BOTH = "both"
@@ -180,19 +171,19 @@ def _generate(arguments: argparse.Namespace) -> None:
     if arguments.nodes:
         # The timeout applies to a search of `engine.nodes` nodes, so both must agree.
         limit, engine = Limit(nodes=arguments.nodes), replace(engine, nodes=arguments.nodes)
-    with prefixed("--positions", ValueError, OSError):
-        given = given_games(arguments.positions)
     request = Request(
         tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),
         rows=arguments.rows,
         seed=arguments.seed,
-        labelling=Labelling(engine, limit, given),
+        engine=engine,
+        limit=limit,
         processes=arguments.processes,
         folder=arguments.out,
         excluded=held_out_positions() | positions_of(arguments.exclude),
         held_out_fraction=arguments.held_out,
+        positions=tuple(arguments.positions),
     )
-    with bars({name: request.rows for task in request.tasks for name in (task.value, AUDITS[task])}) as report:
+    with bars(request.stages()) as report:
         restarts = generate(request, report)
     replaced = f"; engines replaced: {restarts}" if restarts else ""
     where = f"{request.folder}, described in {CARD_FILE}"

@@ -10,7 +10,7 @@ from ..stockfish.engine import Analysis
 from ..tasks import parse_prompt
 from ..tasks.corpus import example_key
 from ..tasks.environment import parse_environment_prompt
-from ..tasks.transitions import illegal_kind
+from ..tasks.move_classes import illegal_kind
 from ..tasks.types import Example, Task
 from .completions import CHUNK_ROWS
 from .keys import with_slices

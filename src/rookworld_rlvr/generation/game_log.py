@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ...errors import UserError
-from ...files import try_lock
+from ..errors import UserError
+from ..files import try_lock
 
 Header = Mapping[str, str | int]
 # Number of bytes of a damaged line that an error message shows.

@@ -4,11 +4,10 @@ Game k of a task depends only on the task, the seed, the engine, the given games
 their numbers. A position is held out by its identity alone, so no training row has a held-out position.
 """
 
-import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,36 +15,31 @@ from pathlib import Path
 
 import chess
 
-from ...board.fen import parse_fen
-from ...board.positions import games_from_pgn, positions_from_file
-from ...files import make_folder, replacing, write_lines
-from ...provenance import digest
-from ...stockfish.engine import HASH_MIB, Engine, EngineConfig
-from ...stockfish.pool import EnginePool
-from ...tasks import policy_fens
-from ...tasks.audit import audit
-from ...tasks.audit_report import AuditReport
-from ...tasks.corpus import read_corpus
-from ...tasks.move_evals import MoveEvals, render_move_evals
-from ...tasks.sources import Source
-from ...tasks.transitions import rows_from_positions
-from ...tasks.types import Task
+from ..board.positions import games_from_pgn, positions_from_file
+from ..errors import prefixed
+from ..files import make_folder, write_lines
+from ..provenance import digest
+from ..stockfish.engine import HASH_MIB, Engine, EngineConfig
+from ..stockfish.uci import Limit
+from ..tasks.audit import audit
+from ..tasks.audit_report import AuditReport
+from ..tasks.types import Task
 from .game_log import GameLog, Header
 from .rows import Rows, row_of_move_evals, row_of_transition
+from .sources import Source
+from .transitions import rows_from_positions
 from .workers import Game, Labelling, new_games, open_workers
 
 CARD_FILE = "data_card.json"
 
 Progress = Callable[[str, int], None]
-"""Called with a task, or its name in AUDITS, and the number of rows so far. A task's first call counts earlier rows."""
+"""Called with a name of `Request.stages` and the number of rows so far. A task's first call counts earlier rows."""
 AUDITS = {task: f"audit of {task}" for task in Task}
 # Version in the header of a game log. Raise it when a change of the code changes games or their labels.
 GAMES_VERSION = 3
 HELD_OUT, MOVE_EVALS = "held_out_", "move_evals.tsv"
 # Largest share of the environment task's rows that may come from the engine's games.
 ENGINE_SHARE = 0.3
-# Number of positions between two progress reports of `data evals`.
-CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +50,10 @@ class Request:
     rows: int
     """Number of training rows of each task; held-out rows are in addition."""
     seed: int
-    labelling: Labelling
+    engine: EngineConfig
     """Engine that labels the rows of the policy task. The environment task needs no engine."""
+    limit: Limit
+    """Limit of the engine's search of a position."""
     processes: int
     folder: Path
     """Folder of `<task>.txt`, `move_evals.tsv`, held-out files, the data card, and the logs of games in `games/`."""
@@ -65,6 +61,12 @@ class Request:
     """Identities (see `example_key`) of positions from which no row may begin."""
     held_out_fraction: float = 0.0
     """Share of the positions whose rows are written to the held-out files."""
+    positions: tuple[str, ...] = ()
+    """Files of games (`.pgn`) or positions (`.fen`, `.epd`, `.jsonl`), which are labelled first."""
+
+    def stages(self) -> Mapping[str, int]:
+        """Return the number of rows of each name under which the progress is reported."""
+        return {name: self.rows for task in self.tasks for name in (task.value, AUDITS[task])}
 
 
 def generate(request: Request, progress: Progress) -> int:
@@ -75,25 +77,27 @@ def generate(request: Request, progress: Progress) -> int:
     Resumes from finished games in the folder, which must have the same seed, engine and given games. Raises UserError,
     ScorerError or OSError.
     """
-    engine = _engine_header(request.labelling) if Task.policy in request.tasks else {}
+    with prefixed("--positions", ValueError, OSError):
+        labelling = Labelling(request.engine, request.limit, _given_games(request.positions))
+    engine = _engine_header(labelling) if Task.policy in request.tasks else {}
     make_folder(request.folder / "games", "--out")
     card: dict[str, object] = {
         "seed": request.seed,
         "python_chess": chess.__version__,
         **engine,
-        "given_games": len(request.labelling.given),
+        "given_games": len(labelling.given),
         "excluded_positions": len(request.excluded),
     }
     restarts = 0
     for task in request.tasks:
-        rows = _generate_task(task, request, engine, progress)
+        rows = _generate_task(task, request, labelling, engine, progress)
         restarts += rows.restarts
         card[task.value] = _write_rows(request.folder, task, rows, partial(progress, AUDITS[task]))
     write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
     return restarts
 
 
-def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+def _given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """Return the FENs of games in files: a PGN's games; one game per position of a `.fen`, `.epd` or `.jsonl` file.
 
     Raises ValueError for a file with other content, and OSError for a file that cannot be read.
@@ -111,27 +115,26 @@ def given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 READERS = {Task.policy: row_of_move_evals, Task.environment: row_of_transition}
 
 
-def _generate_task(task: Task, request: Request, engine: Header, progress: Progress) -> Rows:
-    labelling = request.labelling if task is Task.policy else None
-    settings = {"version": GAMES_VERSION, "python_chess": chess.__version__, **(engine if labelling else {})}
-    if labelling:
-        settings["given"] = digest("\n".join(fens) for fens in labelling.given)
+def _generate_task(task: Task, request: Request, labelling: Labelling, engine: Header, progress: Progress) -> Rows:
+    settings: dict[str, str | int] = {"version": GAMES_VERSION, "python_chess": chess.__version__}
+    if task is Task.policy:
+        settings |= {**engine, "given": digest("\n".join(fens) for fens in labelling.given)}
     header: Header = {"task": task.value, "seed": request.seed, **settings}
     rows = Rows(request.excluded, request.rows, request.held_out_fraction)
     if task is Task.environment:
-        _add_given_games(rows, request)
+        _add_given_games(rows, request.seed, labelling.given)
         _add_engine_games(rows, request)
     with closing(GameLog(request.folder / "games" / f"{task}.jsonl", header)) as log:
         rows.add_games(map(Game, log.games()), READERS[task], lambda: None)
         progress(task, len(rows.kept))
-        with closing(_new_games(log, task, request, labelling)) as games:
+        with closing(_new_games(log, request, labelling if task is Task.policy else None)) as games:
             rows.add_games(games, READERS[task], lambda: progress(task, len(rows.kept)))
     return rows
 
 
-def _add_given_games(rows: Rows, request: Request) -> None:
-    for number, fens in enumerate(request.labelling.given):
-        for row in rows_from_positions(fens, random.Random(f"given-{request.seed}-{number}"), Source.given):
+def _add_given_games(rows: Rows, seed: int, given: Sequence[Sequence[str]]) -> None:
+    for number, fens in enumerate(given):
+        for row in rows_from_positions(fens, random.Random(f"given-{seed}-{number}"), Source.given):
             if rows.full:
                 return
             rows.add(row_of_transition(row))
@@ -152,8 +155,8 @@ def _add_engine_games(rows: Rows, request: Request) -> None:
                 rows.add(row_of_transition(row))
 
 
-def _new_games(log: GameLog, task: Task, request: Request, labelling: Labelling | None) -> Generator[Game, None, None]:
-    """Yield endless new games; each is logged before it is yielded."""
+def _new_games(log: GameLog, request: Request, labelling: Labelling | None) -> Generator[Game, None, None]:
+    """Yield endless new games, as `open_workers` makes them; each is logged before it is yielded."""
     with open_workers(request.processes, request.seed, labelling) as connections:
         for game in new_games(connections, log.finished):
             log.append(game.lines)
@@ -204,25 +207,3 @@ def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
         return card | {"labels_checked": checked, "mates_in_one_best": mates}
     rewards = Counter(row.line.split("+")[4] for row in rows.kept)
     return card | {"reward_classes": dict(sorted(rewards.items()))}
-
-
-def write_move_evals(fens: Sequence[str], out: Path, config: EngineConfig, progress: Callable[[int], None]) -> None:
-    """Write move evaluations of positions that have a legal move, in order.
-
-    A repeated call after an interrupt finds finished analyses in the engines' cache. Raises UserError, ScorerError or
-    OSError.
-    """
-    with EnginePool(config) as pool, replacing(out) as writing, gzip.GzipFile(writing, "wb", mtime=0) as file:
-        for start in range(0, len(fens), CHUNK):
-            chunk = fens[start : start + CHUNK]
-            for fen, analysis in zip(chunk, pool.analyse(chunk), strict=True):
-                line = render_move_evals(MoveEvals(fen, "engine", dict(analysis.lines)))
-                file.write(f"{line}\n".encode())
-            progress(start + len(chunk))
-
-
-def positions_with_moves(sources: Sequence[str]) -> list[str]:
-    """Return the FENs of the `P:` rows, each once, without mates and stalemates. Raises UserError."""
-    prompts = (example.prompt for source in sources for example in read_corpus(source).examples)
-    fens = dict.fromkeys(policy_fens(prompts).values())
-    return [fen for fen in fens if any(parse_fen(fen).legal_moves)]

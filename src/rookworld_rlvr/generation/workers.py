@@ -12,13 +12,13 @@ from multiprocessing.connection import Connection, wait
 
 import chess
 
-from ...errors import ScorerError
-from ...stockfish.engine import Engine, EngineConfig, engine_position
-from ...stockfish.uci import Limit
-from ...tasks.move_evals import Analyse, MoveEvals, render_move_evals
-from ...tasks.sources import Source, sourced_game
-from ...tasks.transitions import transition_game
-from ...tasks.types import Task
+from ..errors import ScorerError
+from ..stockfish.engine import Engine, EngineConfig, engine_position
+from ..stockfish.uci import Limit
+from ..tasks.move_evals import Analyse, MoveEvals, render_move_evals
+from ..tasks.types import Task
+from .sources import Source, sourced_game
+from .transitions import transition_game
 
 # Games that each worker has in its queue, so that no worker is idle while an earlier, long game is still being played.
 GAMES_AHEAD = 4
@@ -30,8 +30,8 @@ class Labelling:
 
     engine: EngineConfig
     limit: Limit
-    given: tuple[tuple[str, ...], ...] = ()
-    """FENs of games from files, one tuple per game. They are the first games; their positions are only labelled."""
+    given: Sequence[Sequence[str]] = ()
+    """FENs of games from files, by game. They are the first games; their positions are only labelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ...board.fen import parse_fen, position_key
-from ...tasks.corpus import example_key, is_held_out, split_line
-from ...tasks.generate import policy_line
-from ...tasks.move_evals import MoveEvals, parse_move_evals
-from ...tasks.types import ParseFailure
+from ..board.fen import parse_fen, position_key
+from ..tasks.corpus import example_key, is_held_out, split_line
+from ..tasks.move_evals import MoveEvals, parse_move_evals
+from ..tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
+from ..tasks.types import ParseFailure, PolicyCompletion
 from .workers import Game
 
 # Seed that selects the held-out positions. It is fixed, so that they are the same in every file.
@@ -37,6 +37,18 @@ def row_of_move_evals(line: str) -> CollectedRow:
     # A position is labelled once, so its identity is also that of the row.
     position = position_key(parse_fen(evals.fen))
     return CollectedRow(evals.source, position, position, policy_line(evals), line)
+
+
+def policy_line(position: MoveEvals) -> str:
+    """Return a line in the published `P:` format with the best five moves, best first, or with all if there are fewer.
+
+    >>> position = MoveEvals("8/8/8/8/8/8/8/K1k5 w - - 0 1", "ending", {"a1a2": 0.5, "a1b1": -1.0})
+    >>> policy_line(position).split("M: ")[1].split()
+    ['a1a2', 'a1b1', 'E:', '0.5', '-1.0', 'B:', 'a1a2']
+    """
+    ranked = sorted(position.evals_pawns.items(), key=lambda item: -item[1])[:MAX_CANDIDATES]
+    moves, evals = zip(*ranked, strict=True)
+    return render_policy_prompt(position.fen) + render_policy(PolicyCompletion(moves, evals, moves[0]), position.fen)
 
 
 def row_of_transition(line: str) -> CollectedRow:

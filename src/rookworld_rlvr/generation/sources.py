@@ -1,4 +1,4 @@
-"""Sources of positions to learn from, and games of those that need an engine's evaluations."""
+"""Sources of positions to learn from, boards from which games start, and games that need an engine's evaluations."""
 
 import math
 import random
@@ -9,9 +9,14 @@ import chess
 
 from ..board.evals import win_probability
 from ..board.moves import is_mate
-from .generate import random_ending, start_board
-from .move_evals import Analyse, MoveEvals
+from ..board.openings import OPENINGS, opening_board
+from ..tasks.move_evals import Analyse, MoveEvals
 
+# Half of the games start after a named opening, the other half after up to this many random plies.
+OPENING_FRACTION = 0.5
+RANDOM_START_PLIES = 6
+# Minimum and maximum number of pieces in an ending, in addition to the two kings.
+ENDING_PIECES = (1, 5)
 MAX_PLIES = 200
 # An engine game draws moves by a softmax of win probabilities at one of these temperatures, and this share at random.
 TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
@@ -43,6 +48,36 @@ class Source(StrEnum):
 
 # Probability of each source of a game. The rows per source depend on the games' lengths, and the data card counts them.
 GAME_WEIGHTS = {Source.engine: 0.35, Source.random: 0.35, Source.ending: 0.30}
+
+
+def start_board(rng: random.Random) -> chess.Board:
+    """Return the board on which a game starts, its moves on the stack: a named opening, or up to six random plies.
+
+    Occasionally the random moves have already ended the game.
+    """
+    if rng.random() < OPENING_FRACTION:
+        return opening_board(rng.choice(OPENINGS))
+    board = chess.Board()
+    for _ in range(rng.randint(0, RANDOM_START_PLIES)):
+        if moves := list(board.legal_moves):
+            board.push(rng.choice(moves))
+    return board
+
+
+def random_ending(rng: random.Random) -> chess.Board:
+    """Return a random valid position of two kings and a few other pieces in which the game is not over."""
+    while True:
+        squares = rng.sample(chess.SQUARES, 2 + rng.randint(*ENDING_PIECES))
+        board = chess.Board(None)
+        for color, square in zip(chess.COLORS, squares, strict=False):
+            board.set_piece_at(square, chess.Piece(chess.KING, color))
+        for square in squares[2:]:
+            kind = rng.choice((chess.PAWN, chess.PAWN, chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN))
+            board.set_piece_at(square, chess.Piece(kind, rng.choice(chess.COLORS)))
+        board.turn = rng.choice(chess.COLORS)
+        board.halfmove_clock, board.fullmove_number = rng.randint(0, 20), rng.randint(40, 90)
+        if board.is_valid() and board.outcome(claim_draw=False) is None:
+            return board
 
 
 def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:

@@ -1,0 +1,51 @@
+"""Games by source, with the evals of all legal moves."""
+
+import random
+from collections import Counter
+
+import chess
+
+from rookworld_rlvr.generation.sources import (
+    Source,
+    engine_game,
+    has_mate_in_one,
+    random_game,
+    softmax_move,
+    sourced_game,
+)
+
+
+def even(board: chess.Board) -> dict[str, float]:
+    """Return evals that are equal for all legal moves except mates."""
+    evals = dict.fromkeys(sorted(move.uci() for move in board.legal_moves), 0.0)
+    for uci in evals:
+        board.push_uci(uci)
+        if board.is_checkmate():
+            evals[uci] = 999.99
+        board.pop()
+    return evals
+
+
+def test_sourced_games_have_evals_of_all_legal_moves() -> None:
+    sources = Counter[str]()
+    for number in range(12):
+        for label in sourced_game(random.Random(number), even):
+            sources[label.source] += 1
+            assert label.evals_pawns.keys() == {move.uci() for move in chess.Board(label.fen).legal_moves}
+    assert set(sources) >= {Source.engine, Source.ending, Source.random}
+
+
+def test_mate_in_one_position_is_kept_with_mate_as_source() -> None:
+    start = chess.Board("6k1/5ppp/8/8/8/8/8/R6K w - - 0 1")
+    assert has_mate_in_one(start)
+    first = next(random_game(random.Random(1), start, even))
+    assert (first.fen, first.source, max(first.evals_pawns.values())) == (start.fen(), Source.mate, 999.99)
+
+
+def test_softmax_move_prefers_good_moves_at_low_temperature() -> None:
+    evals = {"e2e4": 3.0, "a2a3": 0.0}
+    rng = random.Random(0)
+    assert {softmax_move(rng, evals, 0.01) for _ in range(50)} == {"e2e4"}
+    assert {softmax_move(rng, evals, 1.0) for _ in range(50)} == set(evals)
+    rows = list(engine_game(rng, chess.Board(), even, source=Source.engine, plies=5))
+    assert [chess.Board(row.fen).ply() for row in rows] == [0, 1, 2, 3, 4]
