@@ -39,7 +39,6 @@ RUN = (
     # A checkpoint's model then has the weights of the trainer's state, not their mean with the starting weights.
     "start_share=0",
     "checkpoint_every=1",
-    "rollouts_every=1",
     "validation.every=5",
     "validation.rows=2",
     "kl.warmup_steps=40",

@@ -109,7 +109,6 @@ class Table:
             Part("out of memory", memory, 90, ["CUDA"]),
             *(self.ranks(kind, count) for count in (1, 2) for kind in ("ddp", "fsdp2")),
             self.turns("max_staleness=0", "max_staleness=1"),
-            self.turns("model.compile=false", "model.compile=true"),
             *self.parts_with_vllm(),
             self.train("default run", 300, *self.little),
             *self.parts_with_trl(),

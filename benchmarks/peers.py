@@ -1,7 +1,6 @@
 """Speed and memory of our step and of TRL's GRPOTrainer on the same work, in turns.
 
     .venv-peers/bin/python benchmarks/peers.py
-    .venv-peers/bin/python benchmarks/peers.py --compile
     .venv-peers/bin/python benchmarks/peers.py --steps 2 --rounds 3 --threads 1 --json peers.json
 
 Needs the environment for comparisons (`bash scripts/setup.sh peers`: TRL 1.16). Each side is a process of its own that
@@ -23,9 +22,6 @@ calls `generate` under autocast and pads. Its attention is --trl-attention. Its 
 default and trades speed for memory, is off without --trl-checkpointing. With --same-process its process is prepared
 like ours.
 
-With --compile our training pass runs compiled blocks (`model.compile=true`). Code is compiled, or read from disk, in
-the warm-up, whose seconds are printed for both sides.
-
 The script checks that both sides made the same number of completions and updates, and that their mean lengths are
 about equal. Memory is the growth of the peak of resident memory over the resident memory after the imports, before the
 model is loaded; on CUDA it is the peak of the memory that torch allocated.
@@ -43,7 +39,7 @@ from typing import Any
 import sides
 import trl_side
 
-# In the second step there are no new sizes to compile for.
+# In the second step there are no new sizes for which kernels are chosen.
 WARMUP_STEPS = 2
 LENGTH_TOLERANCE = 0.1
 # The fraction that our `generator=vllm` uses.
@@ -67,7 +63,6 @@ class Settings:
     trl_attention: str
     trl_checkpointing: bool
     same_process: bool
-    compile: bool
     device: str
     precision: str
     trl_vllm: bool
@@ -81,7 +76,6 @@ class Settings:
         """Return the overrides of our configuration; all other options have their defaults."""
         return [
             f"model.path={self.model}",
-            f"model.compile={str(self.compile).lower()}",
             f"objective.prompts_per_step={self.prompts}",
             f"objective.group_size={self.group_size}",
             f"generator.max_new_tokens={self.max_new_tokens}",
@@ -194,7 +188,6 @@ def arguments_given() -> argparse.Namespace:
     parser.add_argument("--trl-attention", choices=("eager", "sdpa"), default="sdpa")
     parser.add_argument("--trl-checkpointing", action="store_true", help="gradient checkpointing, TRL's own default")
     parser.add_argument("--same-process", action="store_true", help="TRL, too, with our allocator and waiting threads")
-    parser.add_argument("--compile", action="store_true", help="our training pass runs compiled blocks")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of both sides")
     parser.add_argument(
         "--precision", choices=("fp32", "bf16"), help="of both sides; default: what precision=auto is here"

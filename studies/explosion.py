@@ -48,7 +48,7 @@ PAGE = Path("docs", "studies", "explosion.md")
 BEGIN, END = "<!-- measured -->\n", "<!-- end of what was measured -->\n"
 STEPS, SFT_STEPS = 20, 400
 RUN = [
-    *(f"steps={STEPS}", "threads=1", "device=cpu", "evaluation_rows=0", "validation.every=0", "rollouts_every=0"),
+    *(f"steps={STEPS}", "threads=1", "device=cpu", "evaluation_rows=0", "validation.every=0"),
     *("objective.prompts_per_step=4", "optim.warmup_steps=0", "optim.min_lr_fraction=1"),
 ]
 # Components that are right or wrong by the rules alone: the best move's legality, and the whole transition.

@@ -26,7 +26,7 @@ from rookworld_rlvr.training.run_files import CONFIG_FILE, SUMMARY, is_unfinishe
 # would make members on machines with and without bf16 instructions differ.
 MEMBER = [
     *("steps=100", "threads=1", "precision=fp32", "evaluation_rows=1024", "sampled_rows=0", "match_pairs=0"),
-    *("validation.every=0", "rollouts_every=0"),
+    "validation.every=0",
 ]
 # Options that a study must not override, because `run.py` decides them.
 RESERVED_OPTIONS = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}

@@ -339,13 +339,6 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def compiler() -> None:
-    """Skip the test if torch.compile finds no C++ compiler."""
-    if not any(map(shutil.which, ("g++", "clang++"))):
-        pytest.skip("torch.compile needs a C++ compiler, there is neither g++ nor clang++")
-
-
-@pytest.fixture(scope="session")
 def stockfish() -> str:
     """Path of the real engine's binary. Skips the test if there is none."""
     from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine

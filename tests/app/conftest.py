@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import sqlite3
 import threading
 import time
@@ -232,9 +231,9 @@ def draws(config: RunConfig) -> list[Task]:
     return [example.task for example in sampler.draw(12)]
 
 
-def model(config: RunConfig) -> tuple[str, int]:
-    loaded = build_unsaved_run(config).context.policy.model
-    return loaded.config._attn_implementation, loaded.num_parameters()
+def model(config: RunConfig) -> int:
+    parameters: int = build_unsaved_run(config).context.policy.model.num_parameters()
+    return parameters
 
 
 def device(config: RunConfig) -> str:
@@ -276,16 +275,6 @@ def block_passes(config: RunConfig) -> int:
     part.register_forward_pre_hook(lambda *_: passes.append(1))
     grpo_step(context, 0)
     return len(passes)
-
-
-def compiled_graphs(config: RunConfig) -> int:
-    """Return the number of graphs that torch.compile builds in a step."""
-    if shutil.which("g++") is None:
-        pytest.skip("torch.compile needs a C++ compiler, there is no g++")
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    grpo_step(build_unsaved_run(config).context, 0)
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def engines(config: RunConfig) -> list[dict[str, Any]]:
@@ -422,7 +411,6 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         threads,
         forward_passes,
         block_passes,
-        compiled_graphs,
         engines,
         server,
         references,

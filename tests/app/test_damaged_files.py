@@ -28,7 +28,7 @@ def refused(argv: list[str], capfd: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture(scope="module")
 def finished(train_once: Callable[..., Path]) -> Path:
-    return train_once("steps=2", "rollouts_every=1", "evaluation_rows=2", "checkpoint_every=1")
+    return train_once("steps=2", "evaluation_rows=2", "checkpoint_every=1")
 
 
 @pytest.fixture

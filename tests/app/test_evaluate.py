@@ -401,7 +401,6 @@ def test_compare_refuses_other_settings_and_reports_harmless_ones(
         "config.generator.kind": "hf",
         "config.selfplay.pgn": "b.pgn",
         "config.evaluation_nodes": 9,
-        "config.model.attention": "sdpa",
         "config.engine_match": {"pairs": 1},
         "software.chess": "1.0",
     }

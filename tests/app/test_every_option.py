@@ -48,7 +48,6 @@ SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
 BY_ENGINE = ("rubric.source=engine",)
 # Endings of the weights and scales that have an effect only if an engine scores.
 OF_ENGINE = ("_value", "halving_loss")
-COMPILED = ("model.compile",)
 # Data whose positions have move evaluations.
 EVALUATED = ("rubric.source=cached", "data.train=default", "data.held_out=default")
 OPTIONS: dict[str, Option] = {
@@ -67,21 +66,18 @@ OPTIONS: dict[str, Option] = {
     "evaluation_nodes": Option(77, "measures"),
     "steps": Option(1, "folder"),
     "max_minutes": Option(1e-9, "folder"),
-    "checkpoint_every": Option(1, "folder", ("keep_checkpoints=9",)),
-    "keep_checkpoints": Option(1, "folder", ("checkpoint_every=1",)),
+    "checkpoint_every": Option(1, "folder"),
     "evaluation_rows": Option(2, "folder"),
     "sampled_rows": Option(1, "folder"),
     "mate_in_one.path": Option("/nope", "refused"),
     "mate_in_one.limit": Option(0, "refused"),
     "match_pairs": Option(7, "match"),
     "match_plies": Option(7, "match"),
-    "rollouts_every": Option(2, "folder", ("steps=3",)),
     "validation.every": Option(2, "folder", ("validation.rows=2",)),
     "validation.rows": Option(2, "rows", ("validation.rows=3",)),
     "name": Option("other", "folder"),
     "output_root": Option("elsewhere", "folder"),
     "logging.tracker": Option("tensorboard", "folder"),
-    "logging.project": Option("other", "folder", ("logging=wandb",)),
     "resume": Option("/nope", "refused"),
     "trust": Option(True, "of_a_stranger"),
     "processes": Option(2, "refused"),
@@ -91,11 +87,8 @@ OPTIONS: dict[str, Option] = {
     "generator.kind": Option("none", "refused"),
     "device": Option("cuda", "device"),
     "threads": Option(2, "threads"),
-    "model.attention": Option("sdpa", "model"),
-    "model.dropout": Option(0.3, beside=("recovery.guard.kl_limit=0",)),
     "model.path": Option("tiny", "model"),
     "model.activation_checkpointing": Option(True, "block_passes"),
-    "model.compile": Option(True, "compiled_graphs"),
     "precision": Option("bf16"),
     "seed": Option(1),
     "data.train": Option("default", "rows"),
@@ -108,7 +101,6 @@ OPTIONS: dict[str, Option] = {
     "generator.temperature": Option(0.8),
     "generator.max_new_tokens": Option(20),
     "generator.batch_size": Option(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
-    "model.packing": Option(False),
     "kl.measured": Option(False, beside=("kl.coef=0",)),
     "generator.vllm.kv_cache_gib": Option(2.0, "engines"),
     "generator.vllm.gpu_memory_fraction": Option(0.5, "engines"),
@@ -147,20 +139,13 @@ OPTIONS: dict[str, Option] = {
     "optim.warmup_steps": Option(5),
     "optim.min_lr_fraction": Option(0.9),
     "optim.weight_decay": Option(0.5),
-    "optim.beta1": Option(0.5),
-    "optim.beta2": Option(0.5),
     "optim.max_grad_norm": Option(1e-9),
     "optim.micro_batch_size": Option(2, "forward_passes"),
 }
 EXIT_DONE, EXIT_GAVE_UP = 0, 4
 
 
-def folder(
-    root: Path,
-    arguments: list[str],
-    capfd: pytest.CaptureFixture[str],
-    wandb_records: Callable[[Path], list[Any]],
-) -> Any:
+def folder(root: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]) -> Any:
     """Return the results of a run of two steps: exit code, metrics, summary, files and output, without times."""
     capfd.readouterr()
     code = main(["train", *arguments])
@@ -169,8 +154,6 @@ def folder(
     run = latest.resolve()
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     summary = {} if code else json.loads((run / "summary.json").read_text())
-    logs = [record for log in run.glob("wandb/*/*.wandb") for record in wandb_records(log)]
-    projects = [record.run.project for record in logs if record.WhichOneof("record_type") == "run"]
     observed = (
         code,
         [{key: row[key] for key in row if not key.startswith(OF_THE_MACHINE)} for row in metrics],
@@ -180,7 +163,6 @@ def folder(
         sorted(path.name for path in [*run.iterdir(), *run.glob("checkpoints/*"), *run.glob("faults/*")]),
         (latest.parent.name, OmegaConf.load(run / "config.yaml").name in run.name, run.name.split("-")[3]),
         [line.split()[1] for line in capfd.readouterr().out.splitlines() if line.startswith("step ")],
-        projects,
     )
     latest.unlink()
     return observed
@@ -195,8 +177,8 @@ def observed_or_refused(observe: Callable[[RunConfig], Any], compose: Callable[[
 
 
 def options(wanted: Callable[[str], bool]) -> list[Any]:
-    """Return the options of the wanted observers. All but each observer's first option are slow, as is compiling."""
-    first = {option.observer: path for path, option in reversed(OPTIONS.items()) if path not in COMPILED}.values()
+    """Return the options of the wanted observers. All but each observer's first option are slow."""
+    first = {option.observer: path for path, option in reversed(OPTIONS.items())}.values()
     paths = [path for path, option in OPTIONS.items() if wanted(option.observer)]
     return [path if path in first else pytest.param(path, marks=pytest.mark.slow) for path in paths]
 
@@ -237,7 +219,6 @@ def test_changed_train_option_changes_the_runs_output(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     unchanged: dict[tuple[str, ...], Any],
-    wandb_records: Callable[[Path], list[Any]],
 ) -> None:
     option = OPTIONS[path]
     given = [*small_overrides, "generator.max_new_tokens=32", f"output_root={tmp_path / 'outputs'}", "steps=2"]
@@ -245,9 +226,9 @@ def test_changed_train_option_changes_the_runs_output(
     value = tmp_path / option.value if path == "output_root" else option.value
     key = ("folder", *option.beside)
     if key not in unchanged:
-        unchanged[key] = folder(tmp_path, given, capfd, wandb_records)
-        assert unchanged[key] == folder(tmp_path, given, capfd, wandb_records)
-    assert unchanged[key] != folder(tmp_path, [*given, f"{path}={value}"], capfd, wandb_records)
+        unchanged[key] = folder(tmp_path, given, capfd)
+        assert unchanged[key] == folder(tmp_path, given, capfd)
+    assert unchanged[key] != folder(tmp_path, [*given, f"{path}={value}"], capfd)
 
 
 @pytest.mark.parametrize("path", [path for path in OPTIONS if OPTIONS[path].observer == "refused"])

@@ -1,11 +1,14 @@
 """A sweep (`-m`) has a run folder for each member, one table at the end and one smoke test for all members."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
+from safetensors.torch import load_file, save_file
 
 from rookworld_rlvr.app import train as train_command
 from rookworld_rlvr.app.cli import main
@@ -15,6 +18,17 @@ from rookworld_rlvr.training.run import Run
 
 def run_folders(root: Path) -> list[Path]:
     return sorted(file.parent for file in root.glob("*/*/summary.json") if file.parents[1].name != "sweeps")
+
+
+@pytest.fixture
+def unsound_model(small_model: Path, tmp_path: Path) -> Path:
+    """The small model with a weight that is not a number, which the preflight checks refuse."""
+    folder = tmp_path / "unsound"
+    shutil.copytree(small_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.ln_f.weight"][0] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def test_sweep_runs_each_member_in_its_own_folder_and_prints_one_table(
@@ -38,12 +52,16 @@ def test_sweep_runs_each_member_in_its_own_folder_and_prints_one_table(
 
 
 def test_sweep_returns_highest_exit_code_and_runs_all_members(
-    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    small_overrides: list[str],
+    small_model: Path,
+    unsound_model: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     given = ["evaluation_rows=0", "steps=1", f"output_root={tmp_path / 'outputs'}"]
-    assert main(["train", "-m", *small_overrides, *given, "model.dropout=0.2,0"]) == 3
+    assert main(["train", "-m", *small_overrides, *given, f"model.path={unsound_model},{small_model}"]) == 3
     shown = capfd.readouterr()
-    assert "dropout_off" in shown.err and shown.out.count("finished after 1 steps") == 1
+    assert "preflight refused" in shown.err and shown.out.count("finished after 1 steps") == 1
 
 
 def test_a_signal_ends_the_whole_sweep(
@@ -62,13 +80,16 @@ def test_a_signal_ends_the_whole_sweep(
 
 
 def test_smoke_of_a_sweep_checks_the_first_values_once(
-    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    small_overrides: list[str],
+    small_model: Path,
+    unsound_model: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    # The high KL limit leaves only the dropout check to refuse dropout, which moves the policy far from the reference.
-    given = [*small_overrides, f"output_root={tmp_path / 'outputs'}", "recovery.guard.kl_limit=100"]
-    assert main(["smoke", "-m", *given, "model.dropout=0,0.2"]) == 0
+    given = [*small_overrides, f"output_root={tmp_path / 'outputs'}"]
+    assert main(["smoke", "-m", *given, f"model.path={small_model},{unsound_model}"]) == 0
     assert capfd.readouterr().out.count("one step") == 1
-    assert main(["smoke", "--multirun", *given, "model.dropout=0.2,0"]) == 3
+    assert main(["smoke", "--multirun", *given, f"model.path={unsound_model},{small_model}"]) == 4
     assert not (tmp_path / "outputs").exists()
 
 

@@ -156,7 +156,6 @@ def case(
                 "fault": str(report.fault or ""),
                 "weights": checksum(context.policy.model),
                 "held_bytes": held_bytes(context),
-                "compiled_graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
             }
         )
     return reports

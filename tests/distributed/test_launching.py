@@ -18,7 +18,7 @@ from rookworld_rlvr.model.weights import checksum
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TWO = ["distributed.kind=ddp", "processes=2"]
-SHORT = ["steps=6", "checkpoint_every=2", "keep_checkpoints=9", "evaluation_rows=0", "generator.max_new_tokens=16"]
+SHORT = ["steps=6", "checkpoint_every=2", "evaluation_rows=0", "generator.max_new_tokens=16"]
 PATIENCE_S = 300
 
 

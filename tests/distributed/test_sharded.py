@@ -66,15 +66,6 @@ def test_threaded_sampling_from_shards_matches_ddp(ranks: Ranks) -> None:
     assert_alike(sharded, whole)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("compiler")
-def test_compiled_sharded_blocks_match_ddp(ranks: Ranks) -> None:
-    compiled = [*KL, "model.compile=true"]
-    whole, sharded = (steps_of(ranks(2, compiled, kind=kind, steps=2, replayed=False)) for kind in ("ddp", "fsdp2"))
-    assert_alike(sharded, whole)
-    assert all(step["compiled_graphs"] for step in (*sharded, *whole))
-
-
 def test_a_torch_without_the_needed_method_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("torch.distributed.fsdp.FSDPModule.reset_iter_state")
     with pytest.raises(UserError, match=r"distributed=fsdp2: expected torch 2\.13 or newer"):

@@ -1,6 +1,5 @@
 """A packed batch gives the log-probs and gradients of the padded one, and computes no token twice."""
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.batch import Batch, micro_batches
-from rookworld_rlvr.model.loading import compile_policy
 from rookworld_rlvr.model.packed import pack
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Score
@@ -121,49 +118,3 @@ def test_a_row_without_a_trained_token_is_refused(batch: Batch) -> None:
     mask_BT[3] = False
     with pytest.raises(ValueError, match="expected a trained token in every row"):
         pack(replace(batch, loss_mask_BT=mask_BT))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("compiler")
-def test_compiled_blocks_equal_padded_rows_at_any_size_and_in_copies(
-    policies: tuple[Policy, Policy], batch: Batch
-) -> None:
-    padded, packed = policies
-    fast = replace(packed, model=copy.deepcopy(packed.model))
-    compile_policy(fast)
-    graphs = torch._dynamo.utils.counters["stats"]
-    before = graphs["unique_graphs"]
-    assert_equal((padded, fast), batch)
-    made = graphs["unique_graphs"] - before
-    assert made > 0
-    for rows in ([1, 5], [10, 2, 6, 0], [4, 3, 2, 1, 0]):
-        assert_equal((padded, fast), batch.select(torch.tensor(rows)))
-    assert_equal((padded, replace(fast, model=copy.deepcopy(fast.model))), batch)
-    # Other sizes and a copy ran the same compiled code, and padded rows are not compiled.
-    assert_equal((padded, replace(fast, packs=False)), batch)
-    assert graphs["unique_graphs"] - before == made
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("compiler")
-def test_compiled_blocks_of_many_layers_hit_no_recompile_limit(batch: Batch) -> None:
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 10, "vocab_size": 40}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2))
-    policy = Policy(model.eval(), tokenizer=None, packs=True)
-    compile_policy(policy)
-    torch._dynamo.reset()
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        logprobs_and_gradient(policy, batch)
-        with torch.no_grad():
-            policy.statistics(batch, temperature=0.9)
-
-
-def test_compiling_is_refused_without_a_compiler_and_for_padded_rows(
-    policies: tuple[Policy, Policy], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    padded, packed = policies
-    with pytest.raises(UserError, match=r"model\.compile: expected a model whose rows are packed"):
-        compile_policy(padded)
-    monkeypatch.setattr("rookworld_rlvr.model.blocks.COMPILERS", ("no-such-compiler",))
-    with pytest.raises(UserError, match=r"model\.compile: expected a C\+\+ compiler, no-such-compiler, got none"):
-        compile_policy(packed)

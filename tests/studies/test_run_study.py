@@ -26,7 +26,7 @@ overrides: [debug=short, steps=4, evaluation_rows=8, sampled_rows=0, match_pairs
 arms:
   none: [kl.coef=0]
   penalty: [kl.coef=0.1]
-  dropout: [model.dropout=0.2]
+  missing: [model.path=/nowhere]
 """
 # Time limit for several processes on a machine that is shared with others.
 WAIT_S = 900
@@ -82,14 +82,14 @@ def test_interrupted_study_resumes_and_lists_a_failed_arm(
     shown, _ = second.communicate(timeout=WAIT_S)
     assert second.returncode == 0 and "0 of 6 members are finished" in shown, shown
     # The interrupted run was resumed in its own folder, and no member was started twice.
-    made = [run for run in runs(tmp_path) if "dropout" not in str(run)]
+    made = runs(tmp_path)
     assert interrupted in made and len(made) == 4
     assert all(json.loads((run / "summary.json").read_text())["steps"] == 4 for run in made)
     page = (tmp_path / "docs/studies/tiny.md").read_text()
     assert "Does a penalty change two steps? Source: this test." in page and "4 of 6 members" in page
-    assert page.count(", failed: exit code 3: ") == 2 and "preflight refused" in page
+    assert page.count(", failed: exit code 2: ") == 2 and "model.path: expected a folder" in page
     assert "| penalty | 2 |" in page and "| penalty | `kl.coef=0.1` | 2 of 2 |" in page
-    assert "| dropout | `model.dropout=0.2` | 0 of 2 |  |  |" in page
+    assert "| missing | `model.path=/nowhere` | 0 of 2 |  |  |" in page
     assert (tmp_path / "docs/studies/tiny.svg").read_text().count("<circle") == 6
     index = (tmp_path / "docs/studies/index.md").read_text()
     assert "[tiny](tiny.md)" in index

@@ -16,7 +16,7 @@ from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.collection import collect, synced_sampler
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = ["steps=2", "evaluation_rows=8", "sampled_rows=0", "match_pairs=0", "device=cpu", "rollouts_every=0"]
+SHORT = ["steps=2", "evaluation_rows=8", "sampled_rows=0", "match_pairs=0", "device=cpu"]
 FEN = "8/8/8/8/8/8/8/K1k5 w - - 0 1"
 POLICY_LABEL = Example(Task.policy, f"P: {FEN}", " M: a1a2 E: 0.5 B: a1a2")
 ENVIRONMENT_LABEL = Example(Task.environment, f"A: {FEN}+a1a2++", "8/8/8/8/8/8/K7/2k5 b - - 1 1+0.001+0+0")

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.build import build_run, build_unsaved_run
 from rookworld_rlvr.stability import guards, recovery
-from rookworld_rlvr.training import health
+from rookworld_rlvr.training import health, loop
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run import Run
 
@@ -29,8 +29,15 @@ def make_config(small_overrides: list[str], tmp_path: Path) -> Callable[..., Run
 
 @pytest.fixture
 def make_run(make_config: Callable[..., RunConfig]) -> Callable[..., Run]:
-    """Return a function that builds a run without a folder."""
-    return lambda *overrides: build_unsaved_run(make_config(*overrides))
+    """Return a function that builds a run without a folder, if wanted with padded rows in place of packed ones."""
+
+    def make(*overrides: str, packs: bool = True) -> Run:
+        run = build_unsaved_run(make_config(*overrides))
+        for policy in (run.context.policy, run.context.references.current, run.context.references.original):
+            policy.packs = packs
+        return run
+
+    return make
 
 
 @pytest.fixture
@@ -46,11 +53,11 @@ def make_saved_run(make_config: Callable[..., RunConfig]) -> Callable[..., Run]:
 
 @pytest.fixture
 def set_limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that sets constants of recovery, guards and health by name, for one test."""
+    """Return a function that sets constants of recovery, guards, health and the loop by name, for one test."""
 
     def set_values(**values: float) -> None:
         for name, value in values.items():
-            [module] = [module for module in (recovery, guards, health) if hasattr(module, name)]
+            [module] = [module for module in (recovery, guards, health, loop) if hasattr(module, name)]
             monkeypatch.setattr(module, name, value)
 
     return set_values

@@ -37,7 +37,7 @@ from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
 MakeRun = Callable[..., Run]
-SHORT = ("generator.max_new_tokens=16", "evaluation_rows=0", "rollouts_every=1", "optim.lr=0.001")
+SHORT = ("generator.max_new_tokens=16", "evaluation_rows=0", "optim.lr=0.001")
 OF_THE_MACHINE = ("time/", "throughput/", "memory/")
 FILES = {
     "config.json",
@@ -199,8 +199,8 @@ def assert_finite(folder: Path) -> None:
 def test_non_finite_state_at_save_is_restored_and_not_saved(
     make_saved_run: MakeRun, set_limits: Callable[..., None]
 ) -> None:
-    set_limits(GOOD_STEPS=1)
-    run = make_saved_run("steps=5", "checkpoint_every=2", "keep_checkpoints=9", *SHORT)
+    set_limits(GOOD_STEPS=1, KEEP_CHECKPOINTS=9)
+    run = make_saved_run("steps=5", "checkpoint_every=2", *SHORT)
 
     def poison(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.updated and report.step + 1 == 4:
@@ -217,7 +217,7 @@ def test_non_finite_state_at_save_is_restored_and_not_saved(
 
 
 def test_stopped_run_does_not_save_non_finite_state(make_saved_run: MakeRun) -> None:
-    run = make_saved_run("steps=9", "checkpoint_every=2", "keep_checkpoints=1", *SHORT)
+    run = make_saved_run("steps=9", "checkpoint_every=2", *SHORT)
 
     def poison_and_stop(moment: Moment, context: StepContext, report: StepReport) -> None:
         if moment is Moment.updated and report.step + 1 == 3:
@@ -236,7 +236,7 @@ def test_stopped_run_does_not_save_non_finite_state(make_saved_run: MakeRun) -> 
 def test_full_disk_ends_run_with_one_line_and_it_resumes_to_same_bits(
     train: Train, small_overrides: list[str], tmp_path: Path, full_at: str
 ) -> None:
-    given = ("steps=6", "checkpoint_every=2", "keep_checkpoints=1", *SHORT)
+    given = ("steps=6", "checkpoint_every=2", *SHORT)
     whole = train(*given, root="whole")
     root, log = tmp_path / "outputs", tmp_path / "log.txt"
 

@@ -261,8 +261,7 @@ def test_large_updates_are_clipped_and_single_update_is_not(make_run: MakeRun) -
 
 def test_every_row_is_trained_once_per_epoch(make_run: MakeRun) -> None:
     given = ("objective.epochs=2", "objective.minibatches=3", "optim.micro_batch_size=2", "optim.lr=0.001")
-    given = (*given, "model.packing=false")
-    context = make_run(*given, "generator.max_new_tokens=16").context
+    context = make_run(*given, "generator.max_new_tokens=16", packs=False).context
     trained: list[tuple[int, ...]] = []
 
     def note(_module: nn.Module, _inputs: Any, named: dict[str, Any]) -> None:

@@ -38,9 +38,7 @@ FIRST, MOST = 4, 3
 GIVEN = (
     "evaluation_rows=0",
     "seed=1",
-    "rollouts_every=0",
     "checkpoint_every=1",
-    "keep_checkpoints=99",
     # With prompts of one task only, all are sampled together, which takes half the time.
     "data.mixture.environment=0",
     "generator.max_new_tokens=8",
@@ -54,7 +52,7 @@ GIVEN = (
 @pytest.fixture(autouse=True)
 def short(set_limits: Callable[..., None]) -> None:
     # KL_FLOOR and COLLAPSE_DROP turn off the guards against KL spikes and collapse, which are not injected here.
-    set_limits(GOOD_STEPS=1, RAMP_STEPS=1, HISTORY=2, KL_FLOOR=100, COLLAPSE_DROP=100)
+    set_limits(GOOD_STEPS=1, RAMP_STEPS=1, HISTORY=2, KL_FLOOR=100, COLLAPSE_DROP=100, KEEP_CHECKPOINTS=99)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from rookworld_rlvr.evaluation.completions import evaluate
+from rookworld_rlvr.model import loading
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import KLForm, LossKind, LossSizes
@@ -83,27 +84,28 @@ def test_kl_is_0_and_ratio_1_before_first_update_and_kl_positive_after(make_run:
     assert second.kl_max > 1e-4 and second.kl_exact_sum > 1e-3
 
 
-def test_dropout_is_off_by_default_despite_saved_config(make_run: MakeRun, small_model: str) -> None:
+def test_dropout_is_off_despite_saved_config(
+    make_run: MakeRun, small_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert AutoConfig.from_pretrained(small_model).resid_pdrop == 0.1
 
-    def gap(*overrides: str) -> float:
-        context = make_run(*overrides).context
+    def gap() -> float:
+        context = make_run().context
         assert context.policy.model.training
         batch = collate(collect(context), context.policy)
         once, again = (context.policy.statistics(batch, temperature=1.0).logprobs for _ in range(2))
         return float((once - again).detach().abs().max())
 
     assert gap() == 0.0
-    assert gap("model.dropout=null") > 0.01
-    assert gap("model.dropout=0.3") > 0.01
+    monkeypatch.setattr(loading, "DROPOUT", 0.1)
+    assert gap() > 0.01
 
 
-@pytest.mark.parametrize("packing", ["true", "false"])
+@pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, temperature: float, packing: str) -> None:
+def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, temperature: float, packs: bool) -> None:
     mixture = ("data.mixture.policy=0.5", "data.mixture.environment=0.5")
-    context = make_run(*mixture, f"model.packing={packing}").context
-    assert context.policy.packs == (packing == "true")
+    context = make_run(*mixture, packs=packs).context
     groups = collect(context, temperature=temperature)
     batch = collate(groups, context.policy)
     assert batch.attention_BT.min() == 0
@@ -175,7 +177,7 @@ def test_micro_batch_of_one_row_gives_full_batch_gradient(make_run: MakeRun, for
 
 
 def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun) -> None:
-    context = make_run("kl.coef=0.5", "model.packing=false").context
+    context = make_run("kl.coef=0.5", packs=False).context
     shake(context.references.current)
     batch = collate(collect(context), context.policy)
     states: list[Tensor] = []
@@ -194,9 +196,9 @@ def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun
     assert (gradient_BT[batch.loss_mask_BT] > 0).float().mean() > 0.95
 
 
-@pytest.mark.parametrize("packing", ["true", "false"])
-def test_pad_token_ids_change_neither_loss_nor_gradient(make_run: MakeRun, packing: str) -> None:
-    context = make_run(f"model.packing={packing}").context
+@pytest.mark.parametrize("packs", [True, False])
+def test_pad_token_ids_change_neither_loss_nor_gradient(make_run: MakeRun, packs: bool) -> None:
+    context = make_run(packs=packs).context
     shake(context.references.current)
     batch = collate(collect(context), context.policy)
     results = []
@@ -313,11 +315,11 @@ def test_micro_batches_shrink_to_use_all_cores_and_keep_gradient_norm(
         assert context.examples_per_pass(rows) == size, (cores, rows)
 
 
-@pytest.mark.parametrize("packing", ["true", "false"])
-def test_unmeasured_kl_without_penalty_saves_passes_and_keeps_gradient(make_run: MakeRun, packing: str) -> None:
+@pytest.mark.parametrize("packs", [True, False])
+def test_unmeasured_kl_without_penalty_saves_passes_and_keeps_gradient(make_run: MakeRun, packs: bool) -> None:
     def step(measured: str) -> tuple[list[Tensor | None], dict[str, float], int, int]:
-        given = ("kl.coef=0", "objective.prompts_per_step=3", f"model.packing={packing}", f"kl.measured={measured}")
-        context, passes, trained = make_run(*given).context, [], []
+        given = ("kl.coef=0", "objective.prompts_per_step=3", f"kl.measured={measured}")
+        context, passes, trained = make_run(*given, packs=packs).context, [], []
         context.references.current.model.base_model.register_forward_pre_hook(lambda *_: passes.append(1))
         count = context.policy.model.get_output_embeddings().register_forward_pre_hook(
             lambda _, inputs: trained.append(len(inputs[0])) if torch.is_grad_enabled() else None
@@ -338,14 +340,14 @@ def test_unmeasured_kl_without_penalty_saves_passes_and_keeps_gradient(make_run:
 
 
 def test_packed_and_padded_rows_give_equal_loss_and_gradient(make_run: MakeRun) -> None:
-    def step(packing: str) -> tuple[list[Tensor | None], float, dict[str, float]]:
-        context = make_run(f"model.packing={packing}", "kl.coef=0.1", "optim.micro_batch_size=3").context
+    def step(*, packs: bool) -> tuple[list[Tensor | None], float, dict[str, float]]:
+        context = make_run("kl.coef=0.1", "optim.micro_batch_size=3", packs=packs).context
         shake(context.references.current)
         report = grpo_step(context, 0)
         gradient = [parameter.grad for parameter in context.policy.model.parameters()]
         return gradient, report.loss, step_metrics(report, context)
 
-    (packed, loss, metrics), (padded, other_loss, others) = step("true"), step("false")
+    (packed, loss, metrics), (padded, other_loss, others) = step(packs=True), step(packs=False)
     assert loss == pytest.approx(other_loss, abs=1e-6)
     for key in ("kl/exact", "kl/reference", "policy/entropy", "optim/grad_norm", "policy/logprob_mean"):
         assert metrics[key] == pytest.approx(others[key], rel=1e-4)

@@ -20,7 +20,7 @@ MakeRun = Callable[..., Run]
 
 @pytest.fixture(autouse=True)
 def three_steps(set_limits: Callable[..., None]) -> None:
-    set_limits(MAX_INEFFECTIVE_STEPS=3)
+    set_limits(MAX_INEFFECTIVE_STEPS=3, TRANSCRIPTS_EVERY=3)
 
 
 GIVEN = ("evaluation_rows=0", "generator.max_new_tokens=8", "steps=9")
@@ -46,7 +46,7 @@ def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -
 def test_run_without_effect_stops_with_reason_and_diagnosis(
     make_saved_run: MakeRun, overrides: tuple[str, ...], reason: str
 ) -> None:
-    run = make_saved_run(*GIVEN, "rollouts_every=3", *(override for override in overrides if "=" in override))
+    run = make_saved_run(*GIVEN, *(override for override in overrides if "=" in override))
     if "reward" in overrides:
         run.context.hooks.append(constant_reward)
     message = f"3 steps in a row had no effect; the last because {reason}"

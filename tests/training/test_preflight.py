@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.model import loading
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.training import preflight
@@ -58,19 +59,21 @@ def test_the_shipped_model_passes_smoke(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 def test_dropout_is_refused_by_name(
-    small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert smoke_in(tmp_path, small_overrides, "model.dropout=0.1") == 3
+    monkeypatch.setattr(loading, "DROPOUT", 0.1)
+    assert smoke_in(tmp_path, small_overrides) == 3
     shown = capfd.readouterr()
     assert re.search(r"check dropout_off +REFUSED", shown.out)
     assert "preflight refused" in shown.err and "dropout_off" in shown.err and shown.err.count("\n") == 1
 
 
 def test_refused_training_run_exits_with_code_3_and_keeps_latest_link(
-    train: Callable[..., Path], capfd: pytest.CaptureFixture[str], tmp_path: Path
+    train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     good = train("steps=1", "evaluation_rows=0")
-    assert train("model.dropout=0.1", "steps=2", exit_code=3) == good
+    monkeypatch.setattr(loading, "DROPOUT", 0.1)
+    assert train("steps=2", exit_code=3) == good
     assert "dropout_off" in capfd.readouterr().err
     [refused] = [path.parent for path in tmp_path.glob("outputs/*/*/config.yaml") if path.parent != good]
     assert not (refused / "metrics.jsonl").exists() and not (refused / "summary.json").exists()

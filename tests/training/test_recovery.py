@@ -23,17 +23,15 @@ SetLimits = Callable[..., None]
 SMALL, DAMAGE = Fault(FaultKind.reward, "reward", ""), Fault(FaultKind.parameter, "weight", "")
 GIVEN = (
     "evaluation_rows=0",
-    "rollouts_every=0",
     "checkpoint_every=1",
-    "keep_checkpoints=99",
     "data.mixture.environment=0",
     "generator.max_new_tokens=8",
     "optim.lr=0.001",
     "optim.min_lr_fraction=1",
     "recovery.guard.kl_limit=0",
 )
-# Limits for runs of a few steps.
-SHORT = {"GOOD_STEPS": 1, "RAMP_STEPS": 1, "HISTORY": 2, "KL_FLOOR": 100, "COLLAPSE_DROP": 100}
+# Limits for runs of a few steps, all of whose checkpoints are kept.
+SHORT = {"KEEP_CHECKPOINTS": 99, "GOOD_STEPS": 1, "RAMP_STEPS": 1, "HISTORY": 2, "KL_FLOOR": 100, "COLLAPSE_DROP": 100}
 
 
 def actions(state: RecoveryState, config: RecoveryConfig, faults: list[Fault | None], step: int = 1) -> list[Action]:

@@ -42,13 +42,19 @@ PATIENCE_S = 120
 TWENTY = (
     "steps=20",
     "checkpoint_every=7",
-    "keep_checkpoints=9",
-    "rollouts_every=4",
     "objective.group_size=3",
     "generator.max_new_tokens=16",
     "optim.lr=0.001",
     "evaluation_rows=0",
 )
+
+
+@pytest.fixture(autouse=True)
+def keep_all(set_limits: Callable[..., None]) -> None:
+    """Keep all checkpoints, and the transcripts of steps before and after a kill."""
+    set_limits(KEEP_CHECKPOINTS=9, TRANSCRIPTS_EVERY=4)
+
+
 # The kill is in the middle of the tenth step, two finished steps after the newest checkpoint.
 KILLED_IN_STEP, RESUMED_FROM = 10, 7
 
@@ -229,7 +235,7 @@ def test_resume_during_learning_rate_ramp_continues_the_ramp(
 
 
 def test_saved_reference_is_refreshed_policy_or_starting_model(train: Train) -> None:
-    given = ("steps=3", "checkpoint_every=1", "keep_checkpoints=9", "evaluation_rows=0")
+    given = ("steps=3", "checkpoint_every=1", "evaluation_rows=0")
     refreshed = train(*given, "reference.refresh_every=2", root="refreshed")
     assert_equal_bits(state(refreshed, 3)["references"]["current"], state(refreshed, 2)["policy"])
     assert_equal_bits(state(refreshed, 3)["references"]["original"], state(refreshed, 0)["policy"])
@@ -242,14 +248,14 @@ def test_saved_reference_is_refreshed_policy_or_starting_model(train: Train) -> 
 
 def test_overrides_given_with_resume_replace_saved_options(train: Train) -> None:
     folder = train("steps=2", "evaluation_rows=0", "kl.coef=0.5")
-    given = ["steps=4", "optim.lr=0.001", "optim.min_lr_fraction=1", "optim.beta2=0.9"]
+    given = ["steps=4", "optim.lr=0.001", "optim.min_lr_fraction=1", "optim.weight_decay=0.25"]
     assert main(["train", f"resume={folder}", *given]) == 0
     rows = metrics(folder)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [row["kl/coef"] for row in rows] == [0.5] * 4
     assert rows[3]["optim/lr"] == 0.001
-    assert state(folder, 2)["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.99)
-    assert state(folder, 4)["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.9)
+    assert state(folder, 2)["optimizer"]["param_groups"][0]["weight_decay"] == 0
+    assert state(folder, 4)["optimizer"]["param_groups"][0]["weight_decay"] == 0.25
     assert main(["train", f"resume={folder}", "steps=5", "kl=off"]) == 0
     assert [row["kl/coef"] for row in metrics(folder)] == [0.5] * 4 + [0.0]
 
@@ -267,7 +273,7 @@ def test_resume_of_older_run_turns_newer_options_off(train: Train) -> None:
 def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train("steps=5", "checkpoint_every=2", "keep_checkpoints=9", "evaluation_rows=0")
+    whole = train("steps=5", "checkpoint_every=2", "evaluation_rows=0")
     folder = whole.with_name("again")
     shutil.copytree(whole, folder, symlinks=True)
     (folder / "diagnosis.txt").write_text("of a run that gave up\n")
@@ -378,8 +384,6 @@ def test_sigterm_ends_run_with_a_checkpoint_and_run_resumes(small_overrides: lis
 EIGHT = (
     "steps=8",
     "checkpoint_every=3",
-    "keep_checkpoints=9",
-    "rollouts_every=1",
     "generator.max_new_tokens=16",
     "optim.lr=0.001",
     "optim.micro_batch_size=2",

@@ -25,7 +25,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 def test_tensorboard_holds_every_value_of_every_step(train: Train) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    folder = train("logging=tensorboard", "steps=2", "evaluation_rows=0")
+    folder = train("logging.tracker=tensorboard", "steps=2", "evaluation_rows=0")
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     first, second = rows(folder)
@@ -52,12 +52,22 @@ def test_tensorboard_hides_steps_that_a_resumed_run_repeats(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
-def test_wandb_works_offline_without_an_account(train: Train, wandb_records: Callable[[Path], list[Any]]) -> None:
-    folder = train("logging=wandb", "logging.project=chess-test", "steps=2", "evaluation_rows=0")
+@pytest.mark.parametrize(("given", "project"), [(None, "rookworld-rlvr"), ("chess-test", "chess-test")])
+def test_wandb_works_offline_without_an_account(
+    given: str | None,
+    project: str,
+    train: Train,
+    monkeypatch: pytest.MonkeyPatch,
+    wandb_records: Callable[[Path], list[Any]],
+) -> None:
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    if given:
+        monkeypatch.setenv("WANDB_PROJECT", given)
+    folder = train("logging.tracker=wandb", "steps=2", "evaluation_rows=0")
     [log] = folder.glob("wandb/offline-run-*/run-*.wandb")
     records = wandb_records(log)
     [run] = [record.run for record in records if record.WhichOneof("record_type") == "run"]
-    assert (run.project, run.display_name) == ("chess-test", folder.name)
+    assert (run.project, run.display_name) == (project, folder.name)
     settings = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert settings["objective"]["prompts_per_step"] == 2
     steps = [record.history for record in records if record.WhichOneof("record_type") == "history"]
@@ -70,12 +80,12 @@ def test_wandb_works_offline_without_an_account(train: Train, wandb_records: Cal
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
 def test_wandb_disabled_by_environment_variable_writes_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    folder = train("logging=wandb", "steps=1", "evaluation_rows=0")
+    folder = train("logging.tracker=wandb", "steps=1", "evaluation_rows=0")
     assert not list(folder.glob("wandb/*")) and len(rows(folder)) == 1
 
 
 TABLES = {"transcripts", "before and after"}
-TRACKED = ("steps=2", "evaluation_rows=2", "rollouts_every=1")
+TRACKED = ("steps=2", "evaluation_rows=2")
 
 
 def tensorboard_keys(folder: Path) -> tuple[set[str], set[str]]:
@@ -101,8 +111,8 @@ def wandb_keys(records: list[Any]) -> tuple[set[str], set[str]]:
 @pytest.mark.skipif(not all(map(find_spec, ("tensorboard", "wandb"))), reason="a tracker is not installed")
 @pytest.mark.slow
 def test_both_trackers_hold_the_same_keys_and_tables(train: Train, wandb_records: Callable[[Path], list[Any]]) -> None:
-    keys_and_tables = tensorboard_keys(train("logging=tensorboard", *TRACKED, root="tensorboard"))
-    folder = train("logging=wandb", *TRACKED, root="wandb")
+    keys_and_tables = tensorboard_keys(train("logging.tracker=tensorboard", *TRACKED, root="tensorboard"))
+    folder = train("logging.tracker=wandb", *TRACKED, root="wandb")
     [log] = folder.glob("wandb/offline-run-*/run-*.wandb")
     assert wandb_keys(wandb_records(log)) == keys_and_tables
     assert keys_and_tables == ({key for row in rows(folder) for key in row} - {"step"}, TABLES)

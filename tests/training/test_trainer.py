@@ -15,6 +15,7 @@ from rookworld_rlvr.app import build
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.model.loading import load_policy
 from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.training import loop
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.metrics import METRICS, declared
 from rookworld_rlvr.training.run import Run
@@ -52,8 +53,10 @@ def finished(small_overrides: list[str], tmp_path_factory: pytest.TempPathFactor
     from rookworld_rlvr.app.cli import main
 
     root = tmp_path_factory.mktemp("run") / "outputs"
-    given = ["steps=4", "evaluation_rows=2", "checkpoint_every=2", "rollouts_every=2", "name=four"]
-    assert main(["train", *small_overrides, f"output_root={root}", *given]) == 0
+    given = ["steps=4", "evaluation_rows=2", "checkpoint_every=2", "name=four"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "TRANSCRIPTS_EVERY", 2)
+        assert main(["train", *small_overrides, f"output_root={root}", *given]) == 0
     return (root / "latest").resolve()
 
 
@@ -147,16 +150,16 @@ def test_saved_config_is_resolved_and_equals_the_run_config(finished: Path, make
         "steps=4",
         "evaluation_rows=2",
         "checkpoint_every=2",
-        "rollouts_every=2",
         "name=four",
         f"output_root={finished.parents[1]}",
     )
 
 
-def test_newest_last_good_and_final_checkpoints_are_kept(train: Train) -> None:
-    folder = train("steps=5", "checkpoint_every=1", "keep_checkpoints=3", "evaluation_rows=0")
-    assert checkpoints(folder) == ["step-0", "step-3", "step-4", "step-5"]
-    folder = train("steps=3", "checkpoint_every=2", "keep_checkpoints=1", "evaluation_rows=0", root="other")
+def test_newest_last_good_and_final_checkpoints_are_kept(train: Train, set_limits: Callable[..., None]) -> None:
+    folder = train("steps=5", "checkpoint_every=1", "evaluation_rows=0")
+    assert checkpoints(folder) == ["step-0", "step-4", "step-5"]
+    set_limits(KEEP_CHECKPOINTS=1)
+    folder = train("steps=3", "checkpoint_every=2", "evaluation_rows=0", root="other")
     assert checkpoints(folder) == ["step-0", "step-3"]
 
 
@@ -178,8 +181,11 @@ def poison(policy: Policy, backwards: set[int]) -> None:
     policy.model.transformer.ln_f.weight.register_hook(hook)
 
 
-def test_non_finite_gradient_skips_only_its_own_update(make_saved_run: Callable[..., Run]) -> None:
-    run = make_saved_run("steps=3", "checkpoint_every=1", "keep_checkpoints=9", "evaluation_rows=0", CONSTANT_LR)
+def test_non_finite_gradient_skips_only_its_own_update(
+    make_saved_run: Callable[..., Run], set_limits: Callable[..., None]
+) -> None:
+    set_limits(KEEP_CHECKPOINTS=9)
+    run = make_saved_run("steps=3", "checkpoint_every=1", "evaluation_rows=0", CONSTANT_LR)
     poison(run.context.policy, {1})
     train_run(run)
     rows = json_lines(run.folder / "metrics.jsonl")
@@ -204,7 +210,7 @@ def test_too_many_faults_in_a_row_exit_with_code_4_and_diagnosis(
         return policy
 
     monkeypatch.setattr(build, "load_policy", poisoned)
-    given = ("steps=9", "recovery.max_consecutive_nans=2", "evaluation_rows=0", "rollouts_every=0")
+    given = ("steps=9", "recovery.max_consecutive_nans=2", "evaluation_rows=0")
     # These rows have similar lengths, so a step makes one backward pass.
     short = ("data.mixture.environment=0", "generator.max_new_tokens=8")
     folder = train(*given, *short, exit_code=4)
@@ -213,7 +219,7 @@ def test_too_many_faults_in_a_row_exit_with_code_4_and_diagnosis(
     assert "first bad       gradient of transformer.ln_f.weight\n" in diagnosis
     error = capfd.readouterr().err
     assert "gradient of transformer.ln_f.weight" in error and str(folder) in error and error.count("\n") == 1
-    assert {row["step"] for row in json_lines(folder / "rollouts.jsonl")} == {4}
+    assert {row["step"] for row in json_lines(folder / "rollouts.jsonl")} == {1, 4}
     assert not (folder / "summary.json").exists()
 
 

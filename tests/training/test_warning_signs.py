@@ -98,7 +98,7 @@ def test_warning_signs_appear_in_console_tracker_and_report(
     monkeypatch.setattr(loop, "step_metrics", injected)
     monkeypatch.setattr(evaluations, "validation_metrics", forgetting)
     monkeypatch.setattr(SignWatch.__init__, "__defaults__", (4,))
-    given = ("validation.every=2", "validation.rows=2", "evaluation_rows=0", "logging=tensorboard")
+    given = ("validation.every=2", "validation.rows=2", "evaluation_rows=0", "logging.tracker=tensorboard")
     folder = train(*given, "steps=9")
     said = capsys.readouterr().out
     for sentence in ("kl/reference 0.5000 in the mean of 4 steps", "reward/mean swings", "90% of the groups",

@@ -170,7 +170,7 @@ def _make_sinks(run: Run, raw: DictConfig) -> list[Sink]:
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
     named = {str(key): value for key, value in settings.items()}
-    return [*sinks, make_tracker(config.logging, run.folder, named)]
+    return [*sinks, make_tracker(config.logging.tracker, run.folder, named)]
 
 
 def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:

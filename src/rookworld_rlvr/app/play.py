@@ -54,13 +54,13 @@ def load_chooser(path: str, seed: int) -> "MoveChooser":
     import torch
 
     from ..model.device import Device, Precision, select_device
-    from ..model.loading import Attention, ModelConfig, load_policy
+    from ..model.loading import ModelConfig, load_policy
     from ..play.choice import MoveChooser
     from ..rollout.generator import GeneratorConfig
     from .generators import make_generator
 
     warn_of_unfinished(path)
-    policy = load_policy(ModelConfig(path=path, attention=Attention.auto), select_device(Device.auto), Precision.auto)
+    policy = load_policy(ModelConfig(path=path), select_device(Device.auto), Precision.auto)
     policy.model.eval()
     with torch.no_grad():
         return MoveChooser(policy, make_generator(policy, GeneratorConfig()), seed=seed)

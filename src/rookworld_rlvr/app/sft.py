@@ -33,8 +33,7 @@ def _sft(config: SFTRunConfig, _raw: DictConfig) -> None:
     if (folder / "config.json").exists() and not (folder / STATE_FILE).exists():
         wanted = "a new folder, or that of an interrupted training"
         raise UserError(f"output: expected {wanted}, got the folder of a model: {folder}")
-    model = ModelConfig(path=config.model.path, attention=config.model.attention)
-    policy = load_policy(model, select_device(config.device), config.precision)
+    policy = load_policy(ModelConfig(path=config.model.path), select_device(config.device), config.precision)
     training, console = SFT(policy, config, seed=config.seed), make_console()
     examples = tokenize(labelled, policy.tokenizer, training.positions)
     if not examples:

@@ -45,8 +45,7 @@ class Evaluated:
 
 def load_model(config: EvaluateConfig, path: str) -> Policy:
     """Load a model with the device and precision of this evaluation. Raises UserError."""
-    model = ModelConfig(path=path, attention=config.model.attention)
-    return load_policy(model, select_device(config.device), config.precision)
+    return load_policy(ModelConfig(path=path), select_device(config.device), config.precision)
 
 
 def build_suites(evaluated: Evaluated) -> list[Suite]:

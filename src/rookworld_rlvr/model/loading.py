@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 from ..errors import UserError, first_line
 from ..files import asset
 from .batch import collate
-from .blocks import compile_blocks, recompute_blocks, require_compiler
+from .blocks import recompute_blocks
 from .device import Precision, is_accelerator, resolve_precision
 from .packed import pack
 from .policy import Policy, evaluation_mode
@@ -29,44 +28,25 @@ PACKING_BOUND = 1e-3
 # Rows with which packing is tried: index of the prompt, number of its tokens, number of the completion's tokens.
 TRIED_ROWS = ((0, 5, 4), (0, 5, 2), (1, 3, 6), (1, 3, 1))
 
-
-class Attention(StrEnum):
-    """The attention kernel."""
-
-    auto = "auto"
-    """eager on a CPU, where the fused kernel's backward is slower at these lengths; sdpa on CUDA."""
-    eager = "eager"
-    sdpa = "sdpa"
+# Dropout of a loaded model, whatever its config says (GPT-2's is 0.1). With dropout the policy would differ from the
+# reference and from the sampler before the first update.
+DROPOUT = 0.0
 
 
 @dataclass(slots=True)
 class ModelSourceConfig:
-    """The model and its attention kernel."""
+    """The model."""
 
     path: str = TINY
     """Folder in Hugging Face's format, hub name (owner/name), or `tiny` for the model that ships with the package."""
-    attention: Attention = Attention.auto
 
 
 @dataclass(slots=True)
 class ModelConfig(ModelSourceConfig):
     """The model that is trained."""
 
-    dropout: float | None = 0.0
-    """Dropout probability that replaces the one in the model's own config (GPT-2's is 0.1); null keeps the latter. The
-    preflight checks refuse a model with dropout."""
-    packing: bool = True
-    """Compute a prompt once for all its completions, without padding. Rows are padded anyway if the model's attention
-    cannot be replaced, or does not see all earlier tokens."""
     activation_checkpointing: bool = False
     """Keep only each block's input, and recompute the block in backward, to save memory."""
-    compile: bool = False
-    """Train with blocks compiled by `torch.compile`. Needs packed rows and a C++ compiler. The first run on a machine
-    compiles for a minute or two; later runs read the code from disk."""
-
-    def __post_init__(self) -> None:
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ValueError(f"model.dropout: expected from 0 to below 1 or null, got {self.dropout}")
 
 
 def tiny_model_folder() -> Path:
@@ -83,7 +63,7 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     transformers_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model = _load_model(config, source, device)
+        model = _load_model(source, device)
     # transformers reads the user's files, and damaged ones raise errors of any kind.
     except Exception as error:
         reason = first_line(error)
@@ -97,16 +77,14 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
             f"model.path: expected a model with as many tokens as its tokenizer, {len(tokenizer)}, got {vocabulary} "
             f"in {source}"
         )
-    _set_dropout(model, config.dropout)
+    _set_dropout(model)
     precision, model = resolve_precision(precision, device), model.to(device).train()
     _check_head(model, source)
     policy = Policy(model, tokenizer, precision, device)
-    policy.shares = shares_prompts(policy)
-    policy.packs = config.packing and policy.shares
+    # Rows are packed if a prompt's states can be shared: a prompt is computed once for all its completions.
+    policy.shares = policy.packs = shares_prompts(policy)
     if config.activation_checkpointing:
         recompute_blocks(model)
-    if config.compile:
-        compile_policy(policy)
     return policy
 
 
@@ -116,17 +94,15 @@ def _check_source(source: str) -> None:
         raise UserError(f"model.path: expected a folder with a config.json or a hub name (owner/name), got {source!r}")
 
 
-def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
+def _load_model(source: str, device: torch.device) -> Any:
     loaded = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    _set_noise(loaded, config.dropout)
-    kernel = config.attention
-    if kernel is Attention.auto:
-        kernel = Attention.sdpa if is_accelerator(device) else Attention.eager
+    _set_noise(loaded)
     loaded_model: Any = AutoModelForCausalLM.from_pretrained(
         source,
         config=loaded,
         dtype=torch.float32,
-        attn_implementation=kernel.value,
+        # On a CPU the fused kernel's backward is slower at these lengths.
+        attn_implementation="sdpa" if is_accelerator(device) else "eager",
         output_loading_info=True,
         # Otherwise transformers raises an error of many lines.
         ignore_mismatched_sizes=True,
@@ -138,29 +114,21 @@ def _load_model(config: ModelConfig, source: str, device: torch.device) -> Any:
     return model
 
 
-def compile_policy(policy: Policy) -> None:
-    """Compile the blocks for packed rows. Raises UserError without a compiler, or if rows are not packed."""
-    require_compiler("model.compile")
-    if not policy.packs:
-        raise UserError("model.compile: expected a model whose rows are packed (model.packing), got one that pads them")
-    compile_blocks(policy.model)
-
-
-def _set_noise(config: PreTrainedConfig, dropout: float | None) -> None:
+def _set_noise(config: PreTrainedConfig) -> None:
     """Set all dropout probabilities of a model's config, whatever their names, and remove the noise of its router."""
     for key, value in list(vars(config).items()):
-        if dropout is not None and type(value) in (int, float):
+        if type(value) in (int, float):
             if "drop" in key:
-                setattr(config, key, dropout)
+                setattr(config, key, DROPOUT)
             elif "jitter" in key:
                 setattr(config, key, 0.0)
 
 
-def _set_dropout(model: nn.Module, probability: float | None) -> None:
+def _set_dropout(model: nn.Module) -> None:
     """Set every dropout module's probability, even if the model's config has another name for it."""
     for module in model.modules():
-        if probability is not None and isinstance(module, nn.Dropout):
-            module.p = probability
+        if isinstance(module, nn.Dropout):
+            module.p = DROPOUT
 
 
 @torch.no_grad()

@@ -155,8 +155,6 @@ class LoggingConfig:
     """Options of the experiment tracker."""
 
     tracker: Tracker = Tracker.none
-    project: str = "rookworld-rlvr"
-    """Project name in Weights & Biases."""
 
 
 @dataclass(slots=True)
@@ -171,8 +169,6 @@ class RunConfig:
     checkpoint_every: int = 25
     """Number of steps between checkpoints; the last step always has one. A restore returns to one of them. With
     validation, only a checkpoint whose step is validated can become the best."""
-    keep_checkpoints: int = 2
-    """Number of newest checkpoints to keep, in addition to the best and the last good one."""
     start_share: float = 0.5
     """Share of the starting model's weights in the average that is validated, evaluated and saved. Training itself
     continues from the trained weights. 0: the trained weights alone."""
@@ -191,8 +187,6 @@ class RunConfig:
     evaluation_nodes: int = 0
     """Nodes that the engine of rubric.stockfish searches per held-out position to measure policy/win_probability_loss.
     0: use rubric.move_evals or, with rubric.source=engine, its engines with their own node limit."""
-    rollouts_every: int = 10
-    """Number of steps between transcripts. The first and the last step have them too. 0: none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     max_staleness: int = 0
     """0: each step samples from the current weights. 1: the next step's batch is sampled while this one is trained, so
@@ -231,10 +225,9 @@ class RunConfig:
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
+        if self.steps < 1 or self.checkpoint_every < 1:
             raise ValueError(
-                "expected steps, checkpoint_every and keep_checkpoints of at least 1, got "
-                f"{self.steps}, {self.checkpoint_every} and {self.keep_checkpoints}"
+                f"expected steps and checkpoint_every of at least 1, got {self.steps} and {self.checkpoint_every}"
             )
         if abs(self.seed) >= 2**63:
             raise ValueError(f"seed: expected a number of at most 63 bits, got {self.seed}")
@@ -250,11 +243,8 @@ class RunConfig:
             raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if not 0 <= self.max_minutes < math.inf:
             raise ValueError(f"max_minutes: expected from 0 up, got {self.max_minutes}")
-        if self.evaluation_rows < 0 or self.rollouts_every < 0:
-            raise ValueError(
-                "expected evaluation_rows and rollouts_every from 0 up, got "
-                f"{self.evaluation_rows} and {self.rollouts_every}"
-            )
+        if self.evaluation_rows < 0:
+            raise ValueError(f"evaluation_rows: expected 0 or more, got {self.evaluation_rows}")
         by_token = self.objective.mismatch.mode in (MismatchMode.token_truncate, MismatchMode.token_mask)
         if self.objective.loss is LossKind.gspo and by_token:
             raise ValueError(

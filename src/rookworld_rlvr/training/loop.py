@@ -33,6 +33,12 @@ from .step import grpo_step
 
 # Number of steps between comparisons of the ranks' weights. A checksum takes about as long as a small model's update.
 COMPARE_EVERY = 20
+# Number of steps between transcripts, which the first and the last step have too. A report shows how completions change
+# over a run of hundreds of steps, and rollouts.jsonl stays smaller than a checkpoint.
+TRANSCRIPTS_EVERY = 10
+# Number of newest checkpoints to keep, in addition to the best, the last good one and those that may become it. The
+# second newest lets a run be resumed from before its last steps.
+KEEP_CHECKPOINTS = 2
 
 
 def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
@@ -97,8 +103,7 @@ def _finish_step(run: Run, report: StepReport, *, last: bool) -> None:
         context.world.rank_0_only(write, "the diagnosis")
         _record(run, report, validation, with_transcripts=True)
         raise TrainingGaveUpError(f"{error}; see {run.folder / DIAGNOSIS}") from error
-    every = run.config.rollouts_every
-    _record(run, report, validation, with_transcripts=every > 0 and (step == 1 or last or step % every == 0))
+    _record(run, report, validation, with_transcripts=step == 1 or last or step % TRANSCRIPTS_EVERY == 0)
     if due:
         save(run, step, validation.get("validation/score"))
 
@@ -219,4 +224,4 @@ def save(run: Run, step: int, score: float | None) -> None:
         score = context.guards.reward_score()
     if step % config.checkpoint_every == 0 or step == config.steps:
         context.recovery.record_checkpoint(step, -math.inf if score is None else score, measured=measured)
-    save_checkpoint(run.folder, context, step=step, keep=config.keep_checkpoints)
+    save_checkpoint(run.folder, context, step=step, keep=KEEP_CHECKPOINTS)

@@ -119,7 +119,7 @@ def _dropout_is_off(inputs: PreflightInput) -> list[PreflightCheck]:
     inputs.policy.model.train()
     batch = inputs.batch()
     once, again = (inputs.policy.statistics(batch, temperature=inputs.temperature).logprobs for _ in range(2))
-    text = "largest difference of two passes in training mode, nat; model.dropout=0 turns dropout off"
+    text = "largest difference of two passes in training mode, nat"
     return [_result("dropout_off", (once - again).abs().max(), EQUAL_BOUND, text)]
 
 

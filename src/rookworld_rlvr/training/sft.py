@@ -25,6 +25,8 @@ from .saved_state import Header, read_state, save_state
 POOL_BATCHES = 40
 # Maximum number of tokens of an example if the model's configuration does not state its number of positions.
 POSITIONS = 1024
+# Decays of AdamW's moments, the same as in the training of the shipped model (recipes/tiny_model).
+BETAS = (0.9, 0.98)
 
 
 @dataclass(slots=True)
@@ -103,10 +105,8 @@ class SFT:
         self.policy, self.config, self.seed, self.step = policy, config, seed, 0
         self.positions = getattr(policy.model.config, "max_position_embeddings", POSITIONS)
         self._start = checksum(policy.model)
-        self._optim = OptimConfig(
-            lr=config.lr, warmup_steps=config.warmup_steps, weight_decay=config.weight_decay, beta2=0.98
-        )
-        self._optimizer = make_optimizer(policy.model.parameters(), self._optim)
+        self._optim = OptimConfig(lr=config.lr, warmup_steps=config.warmup_steps, weight_decay=config.weight_decay)
+        self._optimizer = make_optimizer(policy.model.parameters(), self._optim, BETAS)
 
     def run(self, examples: Sequence[TokenizedExample], folder: Path) -> Iterator[dict[str, float]]:
         """Train to the last step, saving in `folder`; yield step, loss and lr every log_every steps."""

@@ -9,24 +9,27 @@ from typing import Any
 
 from ..errors import UserError
 from ..evaluation.headline import HEADLINE
-from .config import LoggingConfig, Tracker
+from .config import Tracker
 from .sinks import Sink
+
+# Project in Weights & Biases, unless the environment variable WANDB_PROJECT names another.
+PROJECT = "rookworld-rlvr"
 
 
 def require_tracker(tracker: Tracker) -> None:
     """Raise UserError, with the command that installs the tracker, if it is not installed. It is not imported."""
     if tracker is not Tracker.none and importlib.util.find_spec(tracker.value) is None:
-        raise UserError(f"logging={tracker}: expected {tracker} to be installed: pip install {tracker}")
+        raise UserError(f"logging.tracker={tracker}: expected {tracker} to be installed: pip install {tracker}")
 
 
-def make_tracker(config: LoggingConfig, folder: Path, settings: Mapping[str, Any]) -> Sink:
-    """Return the configured tracker, for a run's folder and its settings."""
-    match config.tracker:
+def make_tracker(tracker: Tracker, folder: Path, settings: Mapping[str, Any]) -> Sink:
+    """Return the tracker, for a run's folder and its settings."""
+    match tracker:
         case Tracker.tensorboard:
             return TensorBoardSink(folder)
         case Tracker.wandb:
-            return WandbSink(config, folder, settings)
-    raise ValueError(f"expected a tracker, got {config.tracker}")
+            return WandbSink(folder, settings)
+    raise ValueError(f"expected a tracker, got {tracker}")
 
 
 TRANSCRIPTS, CHANGES = "transcripts", "before and after"
@@ -85,17 +88,17 @@ class TensorBoardSink(Sink):
 class WandbSink(Sink):
     """Weights & Biases run. It is offline: it needs no account and can be uploaded later with `wandb sync`.
 
-    `WANDB_MODE=online` in the environment uploads at once.
+    `WANDB_MODE=online` in the environment uploads at once, and `WANDB_PROJECT` names another project.
     """
 
-    def __init__(self, config: LoggingConfig, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         # Slow to import, and installed only if it is used.
         import wandb
 
         self._wandb: Any = wandb
         self._step = 0
         self._run: Any = wandb.init(
-            project=config.project,
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=folder.name,
             dir=str(folder),
             mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
