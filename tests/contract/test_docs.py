@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "rookworld_rlvr"
 README = ROOT / "README.md"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DATA_CARD = SOURCE / "assets/data/README.md"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), DATA_CARD])
 PUBLIC_PAGE = re.compile(r"https?://(?!\d+\.\d+\.\d+\.\d+|localhost)[\w-]+(\.[\w-]+)+(/[^\s]*)?")
 SECRETS = re.compile(
     r"(?<![\w.~-])/(?:work|tmp|root|home)/"
@@ -206,7 +207,7 @@ def test_data_card_audits_equal_audits_of_the_files(name: str) -> None:
     from rookworld_rlvr.training.data import default_file
 
     path = default_file(name)
-    shown = re.search(rf"<!-- audit {name} -->\n```text\n(.*?)```", text("docs/data.md"), re.S)
+    shown = re.search(rf"<!-- audit {name} -->\n```text\n(.*?)```", DATA_CARD.read_text("utf-8"), re.S)
     report = audit(path)
     expected = "".join(f"{line}\n" for line in report.lines()).replace(str(path), str(path.relative_to(ROOT)))
     assert shown and shown[1] == expected

@@ -85,14 +85,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         shutil.copytree(tiny_model_folder(), "my/folder")
         lines = default_file("train.txt").read_text("utf-8").splitlines(keepends=True)
-        assets = Path("src/rookworld_rlvr/assets/data")
-        assets.mkdir(parents=True)
-        few = "".join([*lines[:12], *lines[-12:]])
-        for name in ("my/rows.txt", str(assets / "train.txt")):
-            Path(name).write_text(few, "utf-8")
+        Path("my/rows.txt").write_text("".join([*lines[:12], *lines[-12:]]), "utf-8")
         Path("my/other_held_out.txt").write_text("".join(lines[12:16]), "utf-8")
-        held_out = default_file("held_out.jsonl").read_text("utf-8").splitlines(keepends=True)
-        (assets / "held_out.jsonl").write_text("".join(held_out[:8]), "utf-8")
         mate = {"fen": "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1", "best": "a1a8"}
         Path("mates.jsonl").write_text(json.dumps(mate) + "\n", "utf-8")
         Path("my/games.pgn").write_text(game(), "utf-8")
