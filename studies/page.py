@@ -275,11 +275,24 @@ def _better(key: str) -> str:
     return "lower" if lower_is_better(key) else "higher"
 
 
+def _command(name: str, study: Study) -> list[str]:
+    """Return the lines of the command that runs the study, and at which commit if it is answered."""
+    command = ["```text", f".venv/bin/python studies/run.py {name}", "```"]
+    if not study.repeatable_at:
+        return command
+    return [
+        f"The options and scripts that this page names are those of commit {study.repeatable_at}, which can repeat the "
+        f"runs: `git checkout {study.repeatable_at}`, remove the study's lines in `docs/studies/{RESULTS.name}`, and then",
+        "",
+        *command,
+    ]
+
+
 def _members(name: str, study: Study, members: Sequence[Member], finished: Mapping[RunKey, Result]) -> list[str]:
     """Return the study's command, its arms with their overrides, commits and durations, and the failed members."""
     done = [finished[member.run_key] for member in members if member.run_key in finished]
     total = sum(result.seconds for result in done) / 3600
-    lines = ["## Runs", "", "```text", f".venv/bin/python studies/run.py {name}", "```", ""]
+    lines = ["## Runs", "", *_command(name, study), ""]
     lines += [f"{len(done)} of {len(members)} members have finished, in {total:.1f} core hours.", ""]
     lines += ["| arm | overrides | finished | commits | median minutes |", "|---|---|---|---|---|"]
     for arm, overrides in study.arms.items():

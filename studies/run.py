@@ -7,6 +7,7 @@ failures. hydra's multirun, in contrast, runs its members one after the other an
 
 Run it in the root folder of the checkout. It writes `docs/studies/NAME.md`, its picture and `docs/studies/index.md`.
 Results are kept in `docs/studies/results.jsonl`: a member with a line there is not run again, even on another machine.
+Of an answered study, one with `repeatable_at`, it only writes the page: that commit can repeat the members.
 """
 
 import os
@@ -65,6 +66,8 @@ def _study(argv: Sequence[str]) -> int:
         # The command was killed after the end of the run and before its result was kept.
         keep_result(member)
         missing.remove(member)
+    if study.repeatable_at and missing and given.limit != 0:
+        raise UserError(f"{given.name} is answered: `git checkout {study.repeatable_at}` repeats its missing members")
     print(f"{given.name}: {len(every) - len(missing)} of {len(every)} members are finished", flush=True)
     if not run_members(missing[: given.limit], given.processes):
         print("interrupted: the same command resumes", flush=True)

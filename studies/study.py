@@ -28,11 +28,16 @@ MEMBER = [
     *("steps=100", "threads=1", "precision=fp32", "evaluation_rows=1024", "sampled_rows=0", "match_pairs=0"),
     "validation.every=0",
 ]
+# The same as the options were at the commit of answered studies, whose results are found by their overrides.
+MEMBER_AT = {
+    "354d25a": [
+        *("steps=100", "threads=1", "precision=fp32", "evaluation_rows=1024", "sampled_rows=0", "match_pairs=0"),
+        *("validation.every=0", "rollouts_every=0"),
+    ]
+}
 # Options that a study must not override, because `run.py` decides them.
 RESERVED_OPTIONS = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
 STUDIES, OUTPUTS, DOCS = Path("studies"), Path("outputs", "studies"), Path("docs", "studies")
-# Values of `update=`. An arm with such an override is run by `updates.py` in place of `rookworld train`.
-UPDATE, UPDATES = "update=", ("labels", "best", "shuffled", "per_component", "outcome_filter")
 # File in a member's folder with its overrides, commits, seconds and failure.
 MEMBER_FILE = "member.json"
 FOLDER_NAME = re.compile(r"\w[\w.+-]*")
@@ -47,7 +52,7 @@ class Study:
     source: str
     """Source of the question: a seed document, by number and claim, or another source."""
     arms: dict[str, list[str]]
-    """Overrides by the name of the arm; one may be `update=…`, see `updates.py`. The first is the control."""
+    """Overrides by the name of the arm. The first is the control."""
     comparison: str
     """The arm whose difference to the control answers the question."""
     smallest_effect: float
@@ -64,6 +69,8 @@ class Study:
     """Number of seeds of the control and of `comparison`."""
     removed_arms: int = 0
     """Number of declared arms that were removed since, with their options or unrun. Holm's correction counts them."""
+    repeatable_at: str = ""
+    """Commit whose options and scripts the overrides name, once the study is answered; empty: today's options."""
     note: str = ""
     """What the study leaves out, or how its arms were chosen."""
 
@@ -71,6 +78,8 @@ class Study:
         for name in self.arms:
             if not FOLDER_NAME.fullmatch(name):
                 raise ValueError(f"arms: expected names of letters, digits, and . + - _, got {name!r}")
+        if self.repeatable_at and self.repeatable_at not in MEMBER_AT:
+            raise ValueError(f"repeatable_at: expected one of {', '.join(MEMBER_AT)}, got {self.repeatable_at!r}")
         if len(self.arms) < 2 or self.comparison not in list(self.arms)[1:]:
             raise ValueError(f"comparison: expected an arm after the first, got {self.comparison!r}")
         if not 2 <= self.seeds <= self.comparison_seeds:
@@ -98,7 +107,7 @@ class Study:
     @property
     def shared(self) -> list[str]:
         """The overrides of all arms; if an option occurs twice, the later override counts."""
-        return [*MEMBER, *self.overrides]
+        return [*MEMBER_AT.get(self.repeatable_at, MEMBER), *self.overrides]
 
     def overrides_of(self, arm: str) -> list[str]:
         """Return the overrides of an arm's members, without the seed and the folder."""
@@ -117,7 +126,7 @@ class Member:
     arm: str
     seed: int
     overrides: Sequence[str]
-    """The overrides of `rookworld train` (and `update=`), without the seed and the folder."""
+    """The overrides of `rookworld train`, without the seed and the folder."""
 
     @property
     def key(self) -> str:
@@ -133,10 +142,9 @@ class Member:
     def command(self) -> list[str]:
         """The command that resumes the newest run in its folder with that run's configuration, or starts a new run."""
         begun = [path.parent for path in self.folder.glob(f"*/*/{CONFIG_FILE}")]
-        kinds, overrides = other_update(self.overrides)
-        given = [*overrides, f"seed={self.seed}", f"name={self.folder.parts[-2]}", f"output_root='{self.folder}'"]
-        program = [str(Path(__file__).with_name("updates.py")), *kinds] if kinds else ["-m", "rookworld_rlvr", "train"]
-        return [sys.executable, *program, *([f"resume='{max(begun)}'"] if begun else given)]
+        given = [*self.overrides, f"seed={self.seed}", f"name={self.folder.parts[-2]}", f"output_root='{self.folder}'"]
+        program = [sys.executable, "-m", "rookworld_rlvr", "train"]
+        return [*program, *([f"resume='{max(begun)}'"] if begun else given)]
 
     @property
     def run(self) -> Path | None:
@@ -173,9 +181,12 @@ def members(name: str, study: Study) -> list[Member]:
 
 
 def read_study(name: str) -> Study:
-    """Return the declaration `studies/<name>.yaml` and check that each arm is a configuration. Raises UserError."""
+    """Return the declaration `studies/<name>.yaml`. Raises UserError.
+
+    It is also raised if an arm of a study that is not answered yet is no configuration.
+    """
     study = declaration(name)
-    for arm in study.arms:
+    for arm in study.arms if not study.repeatable_at else ():
         try:
             Rubric(composed(study.overrides_of(arm)).rubric)
         except (UserError, ValueError) as error:
@@ -205,17 +216,8 @@ def names() -> list[str]:
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
-def other_update(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split overrides into the values of `update=` and the overrides of `rookworld train`."""
-    kinds = [one.removeprefix(UPDATE) for one in overrides if one.startswith(UPDATE)]
-    return kinds, [one for one in overrides if not one.startswith(UPDATE)]
-
-
 def composed(overrides: Sequence[str]) -> RunConfig:
     """Return the configuration of `rookworld train` with these overrides. Raises UserError."""
-    kinds, overrides = other_update(overrides)
-    if kinds and (len(kinds) > 1 or kinds[0] not in UPDATES):
-        raise UserError(f"expected {UPDATE} once, one of {', '.join(UPDATES)}; got {', '.join(kinds)}")
     store_schema("train", RunConfig)
     try:
         with initialize_config_dir(str(conf_folder()), version_base="1.3"):

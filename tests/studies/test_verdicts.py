@@ -162,8 +162,8 @@ def test_a_new_study_finds_the_results_of_an_arm_of_another(
 
     before = found()
     # Its first arm is the control of the other studies, and its name comes first.
-    declared = "{question: new, source: nobody, comparison: b, smallest_effect: 1, arms: {a: [], b: [kl.coef=2]}}"
-    Path("studies/a_new_one.yaml").write_text(declared)
+    declared = "{question: new, source: nobody, comparison: b, smallest_effect: 1, arms: {a: [], b: [kl.coef=2]}"
+    Path("studies/a_new_one.yaml").write_text(f"{declared}, repeatable_at: 354d25a}}")
     assert len(before) > 9 and found() == before
 
 
