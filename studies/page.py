@@ -282,7 +282,8 @@ def _command(name: str, study: Study) -> list[str]:
         return command
     return [
         f"The options and scripts that this page names are those of commit {study.repeatable_at}, which can repeat the "
-        f"runs: `git checkout {study.repeatable_at}`, remove the study's lines in `docs/studies/{RESULTS.name}`, and then",
+        f"runs: `git checkout {study.repeatable_at}`, remove the study's lines in `docs/studies/{RESULTS.name}`, "
+        "and then",
         "",
         *command,
     ]
