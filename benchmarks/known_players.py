@@ -36,7 +36,6 @@ from rookworld_rlvr.evaluation.players import (
     Player,
     RandomPlayer,
 )
-from rookworld_rlvr.evaluation.scoring import MoveEvaluator
 from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
 from rookworld_rlvr.evaluation.suite import Suite, suite_table
 from rookworld_rlvr.evaluation.table import Measure, to_json
@@ -44,6 +43,7 @@ from rookworld_rlvr.model.device import Device, Precision, select_device
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
+from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.stockfish.engine import EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
@@ -96,7 +96,7 @@ def main() -> None:
     players, arbiters = {}, {}
     with ExitStack() as stack:
         pool = stack.enter_context(EnginePool(EngineConfig()))
-        measure = MoveEvaluator(load_cache(""), pool, MEASURE_NODES)
+        measure = MoveEvaluations(load_cache(""), pool, nodes=MEASURE_NODES)
         for name, make in known_players(arguments.model, policy, stack).items():
             players[name] = table_of(player_suites(make, data, measure, arguments))
             print(f"{name}: done", flush=True)
@@ -146,7 +146,7 @@ def move_alone(player: Player, examples: Sequence[Example]) -> list[str]:
 
 
 def player_suites(
-    make: MakePlayer, data: EvaluationData, measure: MoveEvaluator, arguments: argparse.Namespace
+    make: MakePlayer, data: EvaluationData, measure: MoveEvaluations, arguments: argparse.Namespace
 ) -> Iterator[Suite]:
     """Yield the suites of a player: self-play and won positions with the published decoding, the others greedy."""
     games = SelfplayConfig(games=arguments.games)
@@ -154,7 +154,7 @@ def player_suites(
     referee = partial(open_referee, EngineConfig())
     greedy, rows, trained = make(DecodingConfig(), 0), arguments.rows, data.trained
     complete = partial(move_alone, greedy)
-    yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, evaluator=measure)
+    yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, evaluations=measure)
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
     yield selfplay_suite(make(games.decoding, 0), games)
     yield engine_match_suite(greedy, partial(engine_player, OPPONENT), match, referee=referee)

@@ -8,9 +8,10 @@ from typing import Any
 
 import datasets
 
-from rookworld_rlvr.evaluation.scoring import MoveEvaluator
+from rookworld_rlvr.evaluation.completions import fens_of
 from rookworld_rlvr.evaluation.table import score_examples
 from rookworld_rlvr.rewards.evaluation_cache import DEFAULT, load_cache
+from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.data import HELD_OUT_FILE, default_file
@@ -34,7 +35,8 @@ def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """
     example = Example(Task(doc["task"]), doc["prompt"], doc["expected"])
     [completion] = results
-    [row] = score_examples([example], [completion], MoveEvaluator(load_cache(DEFAULT)).analyses([example]))
+    analyses = MoveEvaluations(load_cache(DEFAULT)).analyses(fens_of([example]))
+    [row] = score_examples([example], [completion], analyses)
     return {key.partition("/")[2]: value for key, value in row.values.items() if key.count("/") == 1}
 
 

@@ -38,7 +38,7 @@ from rookworld_rlvr.stability.faults import Fault, FaultError, FaultKind
 from rookworld_rlvr.stability.recovery import Action, escalate
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.stockfish.pool import EnginePool
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.checks import check_gradient, check_kl
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loss import TokenTotals
@@ -158,7 +158,7 @@ def of_engines(
         judge, measure = make_scorers(config)
         judge.close()
         try:
-            return measure.analyses([Example(Task.policy, f"P: {FEN}", None)])
+            return measure.analyses([FEN])
         finally:
             measure.close()
 

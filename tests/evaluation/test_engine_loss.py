@@ -9,9 +9,9 @@ import pytest
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.evaluation import completions
-from rookworld_rlvr.evaluation.scoring import MoveEvaluator
 from rookworld_rlvr.evaluation.table import Measure, paired_gain, score_examples, summarise
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
+from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.move_evals import MoveEvals, render_move_evals
@@ -27,6 +27,7 @@ EXAMPLES = [
     Example(Task.policy, f"P: {STALEMATE}", None),
     Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None),
 ]
+FENS = completions.fens_of(EXAMPLES)
 # Win probabilities 0.500, 0.409, 0.001 for the mover.
 ANALYSES = {
     WHITE_FEN: Analysis(WHITE_FEN, (("a1b2", 0.0), ("a1a2", -1.0), ("a1b1", -999.99))),
@@ -82,11 +83,11 @@ def test_table_has_mean_loss_by_colour_and_its_paired_gain() -> None:
     assert KEY not in summarise(score_examples(EXAMPLES, texts))
 
 
-def test_evaluator_analyses_each_policy_position_once_at_its_node_limit(fake_stockfish: Path) -> None:
+def test_each_policy_position_is_analysed_once_at_its_node_limit(fake_stockfish: Path) -> None:
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
-        measure = MoveEvaluator(NO_CACHE, pool, 90)
-        measure.prepare(EXAMPLES)
-        analyses = measure.analyses([*EXAMPLES, EXAMPLES[0]])
+        measure = MoveEvaluations(NO_CACHE, pool, nodes=90)
+        measure.prepare(FENS)
+        analyses = measure.analyses([*FENS, FENS[0]])
         assert analyses.keys() == ANALYSES.keys() and analyses[STALEMATE].lines == ()
         # The fake engine gives 90 centipawns for the nodes and 7 for the hash, and 11 less for each further move.
         assert analyses[WHITE_FEN].lines == (("a1b2", 0.97), ("a1a2", 0.86), ("a1b1", 0.75))
@@ -106,12 +107,12 @@ def test_evaluation_with_engine_can_be_interrupted_at_each_chunk(
             raise KeyboardInterrupt
 
     with EnginePool(EngineConfig(path=str(fake_stockfish), cache=False, nodes=50)) as pool:
+        measure = MoveEvaluations(NO_CACHE, pool, nodes=90)
         with pytest.raises(KeyboardInterrupt):
-            completions.evaluate(None, None, EXAMPLES, evaluator=MoveEvaluator(NO_CACHE, pool, 90), progress=stop)  # type: ignore[arg-type]
+            completions.evaluate(None, None, EXAMPLES, evaluations=measure, progress=stop)  # type: ignore[arg-type]
         assert analysed == [1, 2]
-        measure = MoveEvaluator(NO_CACHE, pool, 90)
-        rows = completions.evaluate(None, None, EXAMPLES, evaluator=measure)  # type: ignore[arg-type]
-        assert rows == score_examples(EXAMPLES, ["", "", "", ""], measure.analyses(EXAMPLES)) and KEY in rows[0].values
+        rows = completions.evaluate(None, None, EXAMPLES, evaluations=measure)  # type: ignore[arg-type]
+        assert rows == score_examples(EXAMPLES, ["", "", "", ""], measure.analyses(FENS)) and KEY in rows[0].values
 
 
 @pytest.fixture
@@ -153,6 +154,6 @@ def test_facts_of_a_cache_change_with_its_evaluations(tmp_path: Path) -> None:
         moves = {move.uci(): pawns for move in chess.Board(WHITE_FEN).legal_moves}
         path = tmp_path / f"{pawns}.tsv"
         path.write_text(render_move_evals(MoveEvals(WHITE_FEN, "test", moves)) + "\n")
-        return MoveEvaluator(load_cache(str(path))).facts(EXAMPLES)
+        return MoveEvaluations(load_cache(str(path))).facts(FENS)
 
     assert facts(0.5) == facts(0.50) != facts(0.25)

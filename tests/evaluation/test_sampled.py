@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rookworld_rlvr.evaluation.completions import Sampling, evaluate_sampled, sampled_values
-from rookworld_rlvr.evaluation.scoring import MoveEvaluator
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
+from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks.types import Example, Task
 
@@ -52,12 +52,12 @@ class Tokenizer:
 
 
 def test_sampled_draws_depend_only_on_seed_and_leave_torch_random_state() -> None:
-    measure = MoveEvaluator(load_cache(""))
+    measure = MoveEvaluations(load_cache(""))
 
     def ask(seed: int) -> list[float]:
         sampling = Sampling(temperature=1.0, seed=seed)
         examples = [replace(EXAMPLE, prompt=f"{EXAMPLE.prompt[:-1]}{number}") for number in range(1, 41)]
-        rows = evaluate_sampled(Writer(), Tokenizer(), examples, sampling, evaluator=measure)  # type: ignore[arg-type]
+        rows = evaluate_sampled(Writer(), Tokenizer(), examples, sampling, evaluations=measure)  # type: ignore[arg-type]
         assert [row.index for row in rows] == list(range(40))
         return [row.values["sampled/policy/legal_best_move"] for row in rows]
 

@@ -186,7 +186,7 @@ def test_engine_failure_during_prepare_raises_when_scoring(
 
 def test_scorer_without_engine_prepares_and_counts_nothing() -> None:
     scorer = make_scorer(RubricConfig(source=MoveSource.rules))
-    scorer.prepare(["P: no position"])
+    scorer.prepare([PROMPT])
     assert scorer.engine_counts() is None
     scorer.close()
 

@@ -9,9 +9,10 @@ import pytest
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.evaluation_cache import EvaluationCache, load_cache
+from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.rewards.rubric import MoveSource
-from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
-from rookworld_rlvr.stockfish.engine import Analysis, EngineUnusableError
+from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest, make_scorer
+from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, EngineUnusableError
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals, render_move_evals
@@ -44,7 +45,7 @@ def no_engine() -> EnginePool:
 
 
 def scorer_with(book: EvaluationCache) -> Scorer:
-    return Scorer(Rubric(RubricConfig()), book, open_pool=no_engine)
+    return Scorer(Rubric(RubricConfig()), MoveEvaluations(book, open_pool=no_engine))
 
 
 def ask(fen: str, completion: str, label: str | None = None) -> ScoreRequest:
@@ -81,9 +82,9 @@ def test_engine_is_opened_once_and_only_for_uncached_positions(tmp_path: Path) -
     opened: list[str] = []
 
     class Pool:
-        def prepare(self, fens: object) -> None: ...
+        def prepare(self, fens: object, *, nodes: int) -> None: ...
 
-        def analyse(self, fens: list[str]) -> list[Analysis]:
+        def analyse(self, fens: list[str], *, nodes: int) -> list[Analysis]:
             opened.extend(fens)
             return [Analysis(fen, tuple(legal(fen).items())) for fen in fens]
 
@@ -96,7 +97,7 @@ def test_engine_is_opened_once_and_only_for_uncached_positions(tmp_path: Path) -
         return Pool()  # type: ignore[return-value]
 
     book = load_cache(str(write(tmp_path / "book.tsv", FEN)))
-    scorer = Scorer(Rubric(RubricConfig()), book, open_pool=open_pool)
+    scorer = Scorer(Rubric(RubricConfig()), MoveEvaluations(book, open_pool=open_pool))
     scorer.prepare([f"P: {FEN}"])
     assert scorer.score_all([ask(FEN, GOOD)])[0].source == "file" and not opens
     scores = scorer.score_all([ask(OTHER, "M: g1g8 E: 1.0 B: g1g8"), ask(FEN, GOOD)])
@@ -105,11 +106,12 @@ def test_engine_is_opened_once_and_only_for_uncached_positions(tmp_path: Path) -
     assert set(opened) == {OTHER}
 
 
-def test_unusable_analysis_cache_is_refused_with_its_option() -> None:
-    def open_pool() -> EnginePool:
-        raise UserError("expected a cache of analyses at x, got a full disk")
-
-    scorer = Scorer(Rubric(RubricConfig()), load_cache(""), open_pool=open_pool)
+def test_unusable_analysis_cache_is_refused_with_its_option(
+    fake_stockfish: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    scorer = make_scorer(RubricConfig(move_evals="", stockfish=EngineConfig(path=str(fake_stockfish))))
     with pytest.raises(UserError, match=r"^rubric\.stockfish: expected a cache .*; rubric\.stockfish\.cache=false"):
         scorer.score_all([ask(FEN, GOOD)])
 

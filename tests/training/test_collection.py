@@ -1,6 +1,6 @@
 """Completions that a step trains on: zero-variance groups, truncation, filters, several updates, sampler mismatch."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import Fault, FaultKind
+from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training import collection
@@ -43,8 +44,8 @@ class Rescoring:
     def prepare(self, prompts: Iterable[str]) -> None:
         self.real.prepare(prompts)
 
-    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
-        return self.real.move_values(prompts)
+    def move_values(self, analysis: Analysis) -> dict[str, float]:
+        return self.real.move_values(analysis)
 
     def engine_counts(self) -> None:
         return None

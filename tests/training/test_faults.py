@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGING, Fault, FaultKind
+from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training import checks
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
@@ -160,8 +161,8 @@ class NanScorer:
     def prepare(self, prompts: Iterable[str]) -> None:
         self.real.prepare(prompts)
 
-    def move_values(self, prompts: Iterable[str]) -> Mapping[str, Mapping[str, float]]:
-        return self.real.move_values(prompts)
+    def move_values(self, analysis: Analysis) -> dict[str, float]:
+        return self.real.move_values(analysis)
 
     def engine_counts(self) -> EngineCounts | None:
         return self.real.engine_counts()

@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from ..errors import UserError, prefixed
-from ..evaluation.scoring import MoveEvaluator
 from ..files import write_text
 from ..model.device import select_device
 from ..model.loading import load_policy
@@ -19,6 +18,7 @@ from ..model.sharded import require_sharding, shard
 from ..model.world import Distributed, World
 from ..rewards import Rubric
 from ..rewards.evaluation_cache import EvaluationCache, load_cache
+from ..rewards.move_evaluations import MoveEvaluations
 from ..rewards.rubric import MoveSource
 from ..rewards.scorer import Scorer, make_scorer
 from ..stability.guards import Guards
@@ -107,7 +107,7 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
     policy = load_policy(config.model, device, config.precision)
     generator = make_generator(policy, config.generator, world)
     # Built after everything else that may be refused, because engines run from here on.
-    scorer, evaluator = make_scorers(config)
+    scorer, evaluations = make_scorers(config)
     references = References(policy, config.reference)
     if config.distributed.kind is Distributed.fsdp2:
         shard(policy.model, policy.device, trained=True)
@@ -130,7 +130,7 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
         context=context,
         data=data,
         console=make_console(quiet=not world.is_rank_0),
-        evaluator=evaluator,
+        evaluations=evaluations,
         make_generator=lambda other: make_generator(other, config_for_second_model(config.generator)),
     )
 
@@ -173,32 +173,36 @@ def _make_sinks(run: Run, raw: DictConfig) -> list[Sink]:
     return [*sinks, make_tracker(config.logging.tracker, run.folder, named)]
 
 
-def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluator]:
-    """Return the scorer and the evaluator of moves on held-out rows. Raises UserError.
+def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluations]:
+    """Return the scorer, and the move evaluations for held-out rows. Raises UserError.
 
     With source=engine the engines are running when this returns. With source=cached they start when they are needed.
     """
     rubric = config.rubric
     with prefixed("rubric", ValueError):
         Rubric(rubric)
-    cache = _cache(rubric.move_evals, "rubric.move_evals")
+    _cache(rubric.move_evals, "rubric.move_evals")
     if rubric.source is MoveSource.engine:
         pool = open_pool(rubric.stockfish, "rubric.stockfish")
-        return make_scorer(rubric, pool), MoveEvaluator(cache, pool, config.evaluation_nodes)
-    evaluator = make_move_evaluator(rubric.stockfish, config.evaluation_nodes, "rubric.stockfish", rubric.move_evals)
-    return make_scorer(rubric), evaluator
+        return make_scorer(rubric, pool), MoveEvaluations(load_cache(""), pool, nodes=config.evaluation_nodes)
+    evaluations = make_move_evaluations(
+        rubric.stockfish, config.evaluation_nodes, "rubric.stockfish", rubric.move_evals
+    )
+    return make_scorer(rubric), evaluations
 
 
-def make_move_evaluator(config: EngineConfig, nodes: int, where: str, move_evals: str) -> MoveEvaluator:
-    """Return an evaluator with engines if `nodes` is above 0, otherwise with a file of move evaluations only.
+def make_move_evaluations(config: EngineConfig, nodes: int, where: str, move_evals: str) -> MoveEvaluations:
+    """Return evaluations by engines if `nodes` is above 0, otherwise those of a file.
 
-    The caller closes it. `where` is the group of the engine's options, `stockfish` or `rubric.stockfish`. Raises
+    The caller closes them. `where` is the group of the engine's options, `stockfish` or `rubric.stockfish`. Raises
     UserError.
     """
     if nodes < 0:
         raise UserError(f"evaluation_nodes: expected 0 or more, got {nodes}")
     cache = _cache(move_evals, f"{where.removesuffix('stockfish')}move_evals")
-    return MoveEvaluator(cache, open_pool(config, where), nodes) if nodes else MoveEvaluator(cache)
+    if nodes:
+        return MoveEvaluations(load_cache(""), open_pool(config, where), nodes=nodes)
+    return MoveEvaluations(cache)
 
 
 def open_pool(config: EngineConfig, where: str) -> EnginePool:

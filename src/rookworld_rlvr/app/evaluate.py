@@ -23,7 +23,7 @@ from ..provenance import software
 from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
 from .arguments import warn_of_unfinished
-from .build import make_console, make_move_evaluator, print_lines, set_threads
+from .build import make_console, make_move_evaluations, print_lines, set_threads
 from .compare import compare_command
 from .config import EvaluateConfig
 from .generators import make_generator
@@ -65,9 +65,9 @@ def _run(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)
     stockfish = EngineConfig(**asdict(config.stockfish))
-    evaluator = make_move_evaluator(stockfish, config.evaluation_nodes, "stockfish", config.move_evals)
-    with closing(evaluator):
-        suites = build_suites(Evaluated(config, data, policy, generator, evaluator))
+    evaluations = make_move_evaluations(stockfish, config.evaluation_nodes, "stockfish", config.move_evals)
+    with closing(evaluations):
+        suites = build_suites(Evaluated(config, data, policy, generator, evaluations))
         head = _head(config, raw, policy, suites)
         file = RowsFile(rows_path(output) if output else None, head, suites)
         begin_pgn(pgn, file.rows)

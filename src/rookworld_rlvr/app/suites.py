@@ -14,13 +14,13 @@ from ..evaluation.label_loss import label_loss_suite, label_losses
 from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
 from ..evaluation.mate_in_one import mate_in_one_suite
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_decoding
-from ..evaluation.scoring import MoveEvaluator
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
 from ..model.device import select_device
 from ..model.loading import ModelConfig, load_policy
 from ..model.policy import Policy
 from ..model.weights import checksum
+from ..rewards.move_evaluations import MoveEvaluations
 from ..rollout.generator import Generator
 from ..stockfish.engine import EngineConfig
 from ..tasks.corpus import example_key
@@ -39,8 +39,8 @@ class Evaluated:
     policy: Policy
     generator: Generator
     """Generator whose weights are those of `policy`."""
-    evaluator: MoveEvaluator | None = None
-    """Source of the move evaluations behind `policy/win_probability_loss`."""
+    evaluations: MoveEvaluations | None = None
+    """Move evaluations behind `policy/win_probability_loss`."""
 
 
 def load_model(config: EvaluateConfig, path: str) -> Policy:
@@ -65,7 +65,7 @@ def _held_out(task: Task, evaluated: Evaluated) -> Suite:
         partial(greedy_texts, evaluated.generator, evaluated.policy.tokenizer),
         trained=data.trained,
         most=evaluated.config.evaluation_rows,
-        evaluator=evaluated.evaluator,
+        evaluations=evaluated.evaluations,
     )
 
 

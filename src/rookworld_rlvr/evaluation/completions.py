@@ -11,13 +11,14 @@ from statistics import fmean
 
 from transformers import PreTrainedTokenizerBase
 
+from ..rewards.move_evaluations import MoveEvaluations
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
 from ..rollout.sampling import derive_seed
 from ..stockfish.engine import Analysis
+from ..tasks import policy_fens
 from ..tasks.types import Example
 from .keys import BEST, DISTINCT, SAMPLED, lower_is_better
-from .scoring import MoveEvaluator
 from .table import Row, score_examples
 
 CHUNK_ROWS = 256
@@ -39,26 +40,31 @@ def evaluate(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example],
     *,
-    evaluator: MoveEvaluator | None = None,
+    evaluations: MoveEvaluations | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Return the scored greedy completion of every example, in the examples' order.
 
     Greedy decoding uses no random numbers, so a training run's random state does not change. `progress` receives the
-    number of completed rows after each chunk and may raise to stop. With `evaluator` the policy rows also have
+    number of completed rows after each chunk and may raise to stop. With `evaluations` the policy rows also have
     `win_probability_loss`. The engine works while the model generates. Raises ScorerError if the engine fails.
     """
-    if evaluator is not None:
-        evaluator.prepare(examples)
+    if evaluations is not None:
+        evaluations.prepare(fens_of(examples))
     completions: list[str] = []
     analyses: dict[str, Analysis] = {}
     for start in range(0, len(examples), CHUNK_ROWS):
         chunk = examples[start : start + CHUNK_ROWS]
         completions += greedy_texts(generator, tokenizer, chunk)
-        if evaluator is not None:
-            analyses |= evaluator.analyses(chunk)
+        if evaluations is not None:
+            analyses |= evaluations.analyses(fens_of(chunk))
         progress(len(completions))
     return score_examples(examples, completions, analyses)
+
+
+def fens_of(examples: Sequence[Example]) -> list[str]:
+    """Return the FENs of the policy examples, each once."""
+    return list(dict.fromkeys(policy_fens(example.prompt for example in examples).values()))
 
 
 def greedy_texts(generator: Generator, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]) -> list[str]:
@@ -73,7 +79,7 @@ def evaluate_sampled(
     examples: Sequence[Example],
     sampling: Sampling,
     *,
-    evaluator: MoveEvaluator | None = None,
+    evaluations: MoveEvaluations | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Return one row per example, in order and numbered from 0. The module's docstring explains the keys.
@@ -91,7 +97,7 @@ def evaluate_sampled(
             temperature=sampling.temperature,
             seeds=[derive_seed("sampled", sampling.seed, example.prompt) for example in chunk],
         )
-        analyses = evaluator.analyses(chunk) if evaluator else {}
+        analyses = evaluations.analyses(fens_of(chunk)) if evaluations else {}
         for example, (_, completions) in zip(chunk, groups, strict=True):
             texts = [completion_text(tokenizer, completion) for completion in completions]
             rows.append(Row(len(rows), (SAMPLED, example), sampled_values(example, texts, analyses)))

@@ -6,15 +6,16 @@ from typing import Any
 import chess
 
 from ..board.fen import parse_fen
+from ..rewards.move_evaluations import MoveEvaluations
 from ..stockfish.engine import Analysis
 from ..tasks import parse_prompt
 from ..tasks.corpus import example_key
 from ..tasks.environment import parse_environment_prompt
 from ..tasks.move_classes import illegal_kind
 from ..tasks.types import Example, Task
-from .completions import CHUNK_ROWS
+from .completions import CHUNK_ROWS, fens_of
 from .keys import with_slices
-from .scoring import MoveEvaluator, score_next_fen
+from .scoring import score_next_fen
 from .suite import Suite, SuiteName, by_chunks
 from .table import PromptAndCompletion, Row, score_examples
 
@@ -31,28 +32,28 @@ def held_out_suite(
     *,
     trained: Collection[str],
     most: int,
-    evaluator: MoveEvaluator | None = None,
+    evaluations: MoveEvaluations | None = None,
 ) -> Suite:
     """Return the suite of the first `most` examples of the task whose `example_key` is not in `trained`.
 
-    Several examples of one position are all kept, because they may have different moves. With `evaluator`
-    policy rows also have `win_probability_loss`. If it has engines, they work while the model generates.
+    Several examples of one position are all kept, because they may have different moves. With `evaluations`
+    policy rows also have `win_probability_loss`. If they have engines, these work while the model generates.
     """
     own = [example for example in examples if example.task is task]
     kept = [example for example in own if example_key(example) not in trained]
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
-        if evaluator is None:
+        if evaluations is None:
             return held_out_rows(first, chunk, complete(chunk))
         # Request the next chunk too, so that engines work on it while this chunk is scored.
-        evaluator.prepare(items[first : first + 2 * CHUNK_ROWS])
+        evaluations.prepare(fens_of(items[first : first + 2 * CHUNK_ROWS]))
         completions = complete(chunk)
-        return held_out_rows(first, chunk, completions, evaluator.analyses(chunk))
+        return held_out_rows(first, chunk, completions, evaluations.analyses(fens_of(chunk)))
 
     items = kept[:most]
     facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
-    if evaluator is not None and task is Task.policy:
-        facts |= evaluator.facts(items)
+    if evaluations is not None and task is Task.policy:
+        facts |= evaluations.facts(fens_of(items))
     return Suite(SuiteName(task.value), items, by_chunks(items, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
 
 

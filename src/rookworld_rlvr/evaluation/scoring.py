@@ -5,10 +5,8 @@ The names come from RookWorld, `dev/eval/rook_accuracy.py` and `dev/eval/arbiter
 says how.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from hashlib import sha256
 
 from chess.engine import Mate
 from rapidfuzz.distance import Levenshtein
@@ -17,14 +15,12 @@ from ..board.evals import to_pawns, win_probability
 from ..board.fen import FEN_FIELDS, parse_fen, position_key
 from ..board.moves import is_mate
 from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN, Transition
-from ..rewards.evaluation_cache import EvaluationCache
 from ..rewards.move_values import move_values
+from ..rewards.policy_rewards import PolicyLabel, policy_label
 from ..stockfish.engine import Analysis
-from ..stockfish.pool import EnginePool
-from ..tasks import policy_fens
 from ..tasks.environment import environment_fields, environment_truth, parse_environment, parse_environment_prompt
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
-from ..tasks.types import Example, ParseFailure, PolicyCompletion, require_parsed
+from ..tasks.types import Example, ParseFailure, PolicyCompletion
 from .keys import REWARD_WIDTH
 
 REWARD_CLASSES = {REWARD_LEGAL: "legal", REWARD_WIN: "win", REWARD_DRAW: "draw", REWARD_ILLEGAL: "illegal"}
@@ -38,16 +34,6 @@ _NOTHING_RIGHT = {
     "terminated_accuracy": 0.0,
     "truncated_accuracy": 0.0,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """A label (reference completion) without its illegal moves."""
-
-    candidates: frozenset[str]
-    """Legal candidate moves in UCI notation, at least one."""
-    best: frozenset[str]
-    """All candidates with the highest eval, and the label's own best move if it is legal but not a candidate."""
 
 
 def score_policy_row(example: Example, completion: str) -> dict[str, float]:
@@ -74,12 +60,12 @@ def score_policy_row(example: Example, completion: str) -> dict[str, float]:
     """
     board = parse_fen(parse_policy_prompt(example.prompt).fen)
     legal = frozenset(move.uci() for move in board.legal_moves)
-    label = None if example.completion is None else _label(example.completion, legal)
+    label = None if example.completion is None else policy_label(example.completion, legal)
     answer = _parsed_policy(completion)
     values = {"valid": float(answer is not None)}
     if legal:
         values |= _legality(answer, legal)
-    if label:
+    if label and label.evals_pawns:
         values |= _accuracy(answer, label)
     if mates := _mating_moves(board.fen()):
         values["mate_in_one"] = float(answer is not None and answer.best in mates)
@@ -97,19 +83,6 @@ def _parsed_policy(completion: str) -> PolicyCompletion | None:
     return None if isinstance(parsed, ParseFailure) else parsed
 
 
-def _label(completion: str, legal: frozenset[str]) -> _Label | None:
-    """Return the label without its illegal moves; None if no candidate is legal."""
-    answer = require_parsed(completion, parse_policy(completion))
-    pairs = zip(answer.moves, answer.evals_pawns, strict=True)
-    scored = [(move, pawns) for move, pawns in pairs if move in legal]
-    if not scored:
-        return None
-    highest = max(pawns for _, pawns in scored)
-    candidates = frozenset(move for move, _ in scored)
-    best = {move for move, pawns in scored if pawns == highest} | ({answer.best} & legal - candidates)
-    return _Label(candidates, frozenset(best))
-
-
 def _legality(answer: PolicyCompletion | None, legal: frozenset[str]) -> dict[str, float]:
     distinct = legal.intersection(answer.moves if answer else ())
     return {
@@ -118,56 +91,13 @@ def _legality(answer: PolicyCompletion | None, legal: frozenset[str]) -> dict[st
     }
 
 
-def _accuracy(answer: PolicyCompletion | None, label: _Label) -> dict[str, float]:
-    common = label.candidates.intersection(answer.moves if answer else ())
+def _accuracy(answer: PolicyCompletion | None, label: PolicyLabel) -> dict[str, float]:
+    common = label.evals_pawns.keys() & set(answer.moves if answer else ())
     return {
-        "best_move_accuracy": float(answer is not None and answer.best in label.best),
-        "top5_accuracy": float(answer is not None and answer.best in label.candidates),
-        "top5_overlap": len(common) / len(label.candidates),
+        "best_move_accuracy": float(answer is not None and answer.best in label.best_moves()),
+        "top5_accuracy": float(answer is not None and answer.best in label.evals_pawns),
+        "top5_overlap": len(common) / len(label.evals_pawns),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class MoveEvaluator:
-    """Source of the move evaluations for `win_probability_loss`: engines if there are any, otherwise a cache.
-
-    The tables before and after training use the same source. For deeper evaluations than in training, let the engines
-    search more nodes.
-    """
-
-    cache: EvaluationCache
-    pool: EnginePool | None = None
-    nodes: int = 0
-    """Number of nodes that the engines search for a position. 0 uses the number in the pool's configuration."""
-
-    def prepare(self, examples: Sequence[Example]) -> None:
-        """Let the engines start to search the positions of the policy examples, and return at once."""
-        if self.pool is not None:
-            self.pool.prepare(policy_fens(example.prompt for example in examples).values(), nodes=self.nodes)
-
-    def analyses(self, examples: Sequence[Example]) -> dict[str, Analysis]:
-        """Return the evaluations of policy positions by FEN, without those that the cache lacks. Raises ScorerError."""
-        fens = list(policy_fens(example.prompt for example in examples).values())
-        if self.pool is None:
-            return {fen: analysis for fen in fens if (analysis := self.cache.get(fen))}
-        return dict(zip(fens, self.pool.analyse(fens, nodes=self.nodes), strict=True))
-
-    def facts(self, examples: Sequence[Example]) -> dict[str, str | int]:
-        """Return facts for a result: the engine and its nodes, or the cache, its coverage and a digest of its evals."""
-        if self.pool is not None:
-            return {"engine": self.pool.name, "engine_nodes": self.nodes}
-        analyses = self.analyses(examples)
-        lines = "\n".join(f"{fen}: {analysis.lines}" for fen, analysis in analyses.items())
-        return {
-            "move_evals": self.cache.name,
-            "rows_with_move_evals": len(analyses),
-            "move_evals_digest": sha256(lines.encode()).hexdigest()[:16],
-        }
-
-    def close(self) -> None:
-        """Close the engines."""
-        if self.pool is not None:
-            self.pool.close()
 
 
 def score_engine_loss(completion: str, analysis: Analysis) -> dict[str, float]:

@@ -82,6 +82,12 @@ class PolicyLabel:
     best: str | None
     """Best move; None if it is illegal."""
 
+    def best_moves(self) -> frozenset[str]:
+        """Return all candidates with the highest eval, and the label's own best move if it is not a candidate."""
+        highest = max(self.evals_pawns.values(), default=None)
+        moves = {move for move, pawns in self.evals_pawns.items() if pawns == highest}
+        return frozenset(moves if self.best in self.evals_pawns or self.best is None else {*moves, self.best})
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyTruth:
@@ -105,7 +111,7 @@ class _ParsedFields:
 def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
     """Return the legal moves and the parsed label. Raises LabelError if the label does not parse."""
     legal = frozenset(move.uci() for move in parse_fen(prompt.fen).legal_moves)
-    return PolicyTruth(legal, None if label is None else _policy_label(label, legal))
+    return PolicyTruth(legal, None if label is None else policy_label(label, legal))
 
 
 def score_policy(
@@ -121,7 +127,8 @@ def score_policy(
     return components, parsed if isinstance(parsed, ParseFailure) else None
 
 
-def _policy_label(label: str, legal: frozenset[str]) -> PolicyLabel:
+def policy_label(label: str, legal: frozenset[str]) -> PolicyLabel:
+    """Return the label without the moves that are not in `legal`. Raises LabelError if it does not parse."""
     parsed = require_parsed(label, parse_policy(label))
     candidates = zip(parsed.moves, parsed.evals_pawns, strict=True)
     evals = {move: pawns for move, pawns in candidates if move in legal}

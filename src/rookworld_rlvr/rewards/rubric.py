@@ -109,6 +109,8 @@ class Score:
     source: str = ""
     """Source of the move values of a `P:` completion: `shipped` or `file` (move evaluations), `engine`, `label` or
     `rules`; empty for `A:`."""
+    analysis: Analysis | None = field(default=None, repr=False)
+    """Evaluations behind the move values; None if none were used."""
 
 
 class Rubric:
@@ -149,17 +151,19 @@ class Rubric:
         """
         uses_label = self._config.source in (MoveSource.labels, MoveSource.cached)
         truth = _truth(prompt, label if uses_label else None)
-        source = ""
+        source, used = "", None
         if isinstance(truth, PolicyTruth):
             values = self._values(prompt, truth, analysis)
-            source = analysis.origin if values and analysis else "label" if truth.label else "rules"
+            used = analysis if values else None
+            source = used.origin if used else "label" if truth.label else "rules"
             components, failure = score_policy(completion, truth, self._config.policy, values)
             weights = self._policy_weights
         else:
             components, failure = score_environment(completion, truth)
             weights = self._environment_weights
         value = quality(components, weights, self._tiers, refused=failure is not None)
-        return Score((1 - value) * self._config.malformed_reward + value, components, failure, source)
+        total = (1 - value) * self._config.malformed_reward + value
+        return Score(total, components, failure, source, used)
 
     def best_move_values(self, analysis: Analysis) -> dict[str, float]:
         """Return each legal move's value in [0, 1] as the best move of a completion, without the other components."""

@@ -123,12 +123,12 @@ def score_groups(
     ]
     distinct = list(dict.fromkeys(request for requests in requests_PG for request in requests))
     scores = dict(zip(distinct, scorer.score_all(distinct), strict=True))
-    move_values = scorer.move_values([example.prompt for example in examples]) if all_moves else {}
     groups = []
     for example, (prompt, completions), requests in zip(examples, sampled, requests_PG, strict=True):
         pairs = zip(completions, requests, strict=True)
         samples = (Sample(done, request.completion, scores[request]) for done, request in pairs)
-        groups.append(Group(example, prompt, tuple(samples), move_values.get(example.prompt, {})))
+        analysis = scores[requests[0]].analysis if all_moves else None
+        groups.append(Group(example, prompt, tuple(samples), scorer.move_values(analysis) if analysis else {}))
     return groups
 
 

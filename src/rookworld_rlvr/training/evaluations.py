@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
-from ..evaluation.completions import Sampling, evaluate, evaluate_sampled
+from ..evaluation.completions import Sampling, evaluate, evaluate_sampled, fens_of
 from ..evaluation.headline import DECISION_KEYS, GREEDY, LEAST_ROWS
 from ..evaluation.keys import SAMPLED, SPREAD
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
@@ -27,9 +27,9 @@ def evaluated(run: Run, name: str) -> list[Row]:
     """
     model = (run.context.generator, run.context.policy.tokenizer)
     with run.context.averaged_policy():
-        greedy = partial(evaluate, *model, evaluator=run.evaluator)
+        greedy = partial(evaluate, *model, evaluations=run.evaluations)
         rows = _by_all_ranks(run, f"evaluation {name}", run.data.held_out, greedy)
-        sample = partial(evaluate_sampled, *model, sampling=run.sampling, evaluator=run.evaluator)
+        sample = partial(evaluate_sampled, *model, sampling=run.sampling, evaluations=run.evaluations)
         rows += _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, sample)
         mates = partial(_evaluate_mates, ModelPlayer(*model))
         rows += _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), mates)
@@ -84,7 +84,7 @@ def validate(run: Run) -> Mapping[str, float]:
             context.policy.tokenizer,
             world.share(run.data.validation),
             sampling,
-            evaluator=run.evaluator,
+            evaluations=run.evaluations,
         )
 
     with context.averaged_policy(), _generator(run):
@@ -113,7 +113,7 @@ def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
 def start_of_curve(run: Run) -> dict[str, float]:
     """Return the validation metrics before the first step, and the losses of simple rules on the same rows."""
     losses = run.context.world.rank_0_only(
-        lambda: rule_losses(run.evaluator.analyses(run.data.validation)), "the simple rules"
+        lambda: rule_losses(run.evaluations.analyses(fens_of(run.data.validation))), "the simple rules"
     )
     return {**validate(run), **{f"validation/rule/{name}": loss for name, loss in losses.items()}}
 

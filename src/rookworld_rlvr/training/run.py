@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..evaluation.completions import Sampling
-from ..evaluation.scoring import MoveEvaluator
 from ..model.policy import Policy
+from ..rewards.move_evaluations import MoveEvaluations
 from ..rollout.generator import Generator
 from ..tasks.types import Example
 from .config import RunConfig
@@ -34,8 +34,8 @@ class Run:
     context: StepContext
     data: Data
     console: Console
-    evaluator: MoveEvaluator
-    """Source of move evaluations for held-out rows; labels and rules are used as well."""
+    evaluations: MoveEvaluations
+    """Move evaluations for held-out rows; labels and rules are used as well."""
     make_generator: Callable[[Policy], Generator]
     """Makes a generator for a model other than the trained one."""
     folder: Path = Path()
@@ -66,7 +66,7 @@ class Run:
                 self.context.prefetch.close()
             self.context.scorer.close()
         finally:
-            self.evaluator.close()
+            self.evaluations.close()
 
 
 @contextmanager
