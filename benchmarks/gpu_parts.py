@@ -152,10 +152,11 @@ class Table:
 
     def ranks(self, kind: str, count: int) -> Part:
         requirements = ["two cards"] if count > 1 else []
-        overrides = [*self.short, f"distributed={kind}", f"processes={count}"]
-        return self.train(
-            f"{kind}, {count} {'card' if count == 1 else 'cards'}", 90, *overrides, requirements=requirements
-        )
+        overrides = [*self.device, "output_root={out}", "name=visit", *self.short, f"distributed={kind}"]
+        # Under torchrun a single process has a process group and shards, too.
+        torchrun = [*python(), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+        command = [*torchrun, "-m", "rookworld_rlvr", "train", *overrides]
+        return Part(f"{kind}, {count} {'card' if count == 1 else 'cards'}", command, 90, requirements)
 
     def turns(self, first: str, last: str) -> Part:
         options = ["--rounds", "1" if self.dry else "5", "--warmup-steps", "1" if self.dry else "3"]

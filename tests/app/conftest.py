@@ -24,12 +24,10 @@ from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.build import build_unsaved_run, make_scorers, open_pool
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
-from rookworld_rlvr.app.processes import join_world
 from rookworld_rlvr.app.train import resumed_config
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.model.weights import checksum
-from rookworld_rlvr.model.world import RankError
 from rookworld_rlvr.rewards import Rubric, ScorerError
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
@@ -373,19 +371,6 @@ def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
     return actions
 
 
-def missed(config: RunConfig) -> str:
-    """Return the error of rank 0 if rank 1 never joins; empty for a single process."""
-    of_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in of_torchrun.items():
-            patch.setenv(name, value)
-        try:
-            join_world(config.distributed.kind, config.distributed.timeout_s, torch.device("cpu"))
-        except (RankError, UserError) as error:
-            return str(error)
-    return ""
-
-
 def of_a_stranger(config: RunConfig) -> str:
     """Return the engine path that a resumed run takes from an untrusted run folder, or "refused"."""
     with TemporaryDirectory() as folder:
@@ -416,7 +401,6 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         references,
         alarms,
         escalation,
-        missed,
         of_a_stranger,
     )
     return {observer.__name__: observer for observer in available} | of_engines

@@ -38,7 +38,7 @@ def by_group(options: set[str]) -> dict[str, list[str]]:
 
 def test_configured_commands_match_the_files_under_conf() -> None:
     assert {f"{name}.yaml" for name in CONFIGURED.values()} == {path.name for path in conf_folder().glob("*.yaml")}
-    others = {"data", "export", "inspect", "launch", "play", "report", "rescore", "rollouts", "uci"}
+    others = {"data", "export", "inspect", "play", "report", "rescore", "rollouts", "uci"}
     assert COMMANDS.keys() - CONFIGURED.keys() == others
 
 

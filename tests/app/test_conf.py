@@ -9,7 +9,6 @@ import pytest
 
 from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
-from rookworld_rlvr.model.world import Distributed
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, MismatchMode
 from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rollout.generator import GeneratorKind
@@ -76,9 +75,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "logging=console": {},
     "logging=wandb": {"logging.tracker": Tracker.wandb},
     "logging=tensorboard": {"logging.tracker": Tracker.tensorboard},
-    "distributed=none": {},
-    "distributed=ddp": {"distributed.kind": Distributed.ddp},
-    "distributed=fsdp2": {"distributed.kind": Distributed.fsdp2},
     "experiment=policy_only": {
         "name": "policy-only",
         "data.mixture.policy": 1.0,

@@ -179,8 +179,6 @@ def test_rows_without_positions_give_no_evaluations(tmp_path: Path, capfd: pytes
         ["train", "max_minutes=nan"],
         ["train", "steps=0"],
         ["sft", "corpus=[x]", "output="],
-        ["launch", "slurm", "--name", "a\nb", "--dry-run"],
-        ["launch", "slurm", "--time", "1 day", "--dry-run"],
         ["data", "generate", "--held-out", "abc", "--rows", "1", "--out", "x"],
     ],
     ids=" ".join,

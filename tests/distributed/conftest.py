@@ -41,7 +41,7 @@ def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ende
         size: int, *cases: list[str], steps: int = 3, kind: str = "ddp", harm: Any = (), **spec: Any
     ) -> list[Ended]:
         out, port = tmp_path / f"reports-{size}", free_port()
-        several = [f"distributed.kind={kind}", f"processes={size}"] if size > 1 else []
+        several = [f"distributed={kind}", f"processes={size}"] if size > 1 else []
         given = spec | {
             "cases": [[*small_overrides, *several, *case] for case in cases],
             "steps": steps,

@@ -20,6 +20,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
+from rookworld_rlvr.app import processes
 from rookworld_rlvr.app.build import build_run, build_unsaved_run
 from rookworld_rlvr.app.process import run_process
 from rookworld_rlvr.model import ranks
@@ -164,6 +165,8 @@ def case(
 def main() -> int:
     spec = json.loads(sys.argv[1])
     replayed = spec.get("replayed", "")
+    if "timeout_s" in spec:
+        processes._joined.append(ranks.Ranks(torch.device("cpu"), spec["timeout_s"]))
     reports = [
         case(overrides, spec["steps"], replayed and f"{replayed}.{number}", spec["harm"], spec.get("whole", False))
         for number, overrides in enumerate(spec["cases"])

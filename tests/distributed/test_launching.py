@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from rookworld_rlvr.model.weights import checksum
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-TWO = ["distributed.kind=ddp", "processes=2"]
+TWO = ["processes=2"]
 SHORT = ["steps=6", "checkpoint_every=2", "evaluation_rows=0", "generator.max_new_tokens=16"]
 PATIENCE_S = 300
 
@@ -89,14 +89,14 @@ def test_run_of_two_processes_resumes_on_one_process(command: Callable[..., Any]
     assert [row["step"] for row in metrics(folder)] == [1, 2, 3, 4, 5, 6]
     assert json.loads((folder / "summary.json").read_text())["ranks"] == 2
     assert out.count("step    6/6") == out.count("report: ") == 1 and (folder / "report.html").is_file()
-    code, out, error = ended(command(f"resume={folder / 'checkpoints' / 'step-4'}", "distributed=none", "processes=1"))
+    code, out, error = ended(command(f"resume={folder / 'checkpoints' / 'step-4'}", "processes=1"))
     assert code == 0, out + error
     assert json.loads((folder / "summary.json").read_text())["ranks"] == 1
 
 
 @pytest.mark.slow
 def test_sharded_run_saves_a_loadable_model_and_resumes_unsharded(command: Callable[..., Any], tmp_path: Path) -> None:
-    shards = ("distributed.kind=fsdp2", "processes=2", "threads=2")
+    shards = ("distributed=fsdp2", "processes=2", "threads=2")
     whole = ["evaluation_rows=4", "match_pairs=2", "match_plies=4", "sampled_rows=2"]
     for name in ("smoke", "train"):
         code, out, error = ended(command(*shards, *whole, name=name))
@@ -108,7 +108,7 @@ def test_sharded_run_saves_a_loadable_model_and_resumes_unsharded(command: Calla
     loaded = AutoModelForCausalLM.from_pretrained(saved)
     assert checksum(loaded) == summary["hashes"]["model after"]
     assert json.loads((saved / "config.json").read_text())["architectures"] == [type(loaded).__name__]
-    for kind in (("distributed.kind=none", "processes=1"), (*shards, "generator.kind=hf")):
+    for kind in (("processes=1",), (*shards, "generator.kind=hf")):
         code, out, error = ended(command(f"resume={folder / 'checkpoints' / 'step-4'}", *kind, *whole))
         assert code == 0, out + error
         assert [row["step"] for row in metrics(folder)] == [1, 2, 3, 4, 5, 6]
@@ -140,9 +140,9 @@ def test_resume_auto_continues_an_interrupted_run_on_one_process(command: Callab
 
 @pytest.mark.slow
 def test_resume_with_other_process_counts_matches_unbroken_run(command: Callable[..., Any], tmp_path: Path) -> None:
-    four = ["distributed.kind=ddp", "processes=4", "objective.prompts_per_step=4", "optim.micro_batch_size=4"]
+    four = ["processes=4", "objective.prompts_per_step=4", "optim.micro_batch_size=4"]
     assert ended(command(*four, root="whole"))[0] == 0
-    two, alone = [*four, "processes=2"], [*four[2:], "distributed.kind=none", "processes=1"]
+    two, alone = [*four, "processes=2"], [*four, "processes=1"]
     # A run whose time limit is over ends after one step.
     for kind, *limit in ((two, "max_minutes=1e-9"), (alone, "max_minutes=1e-9"), (four,)):
         code, out, error = ended(command(*kind, *limit, "resume=auto", root="parts"))

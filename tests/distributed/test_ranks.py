@@ -113,8 +113,8 @@ def test_exception_on_one_rank_ends_all_ranks_and_is_printed(
 @pytest.mark.slow
 def test_rank_missing_at_the_timeout_is_named(ranks: Ranks, tmp_path: Path) -> None:
     harm = {"kind": "sleep", "rank": 1, "step": 1, "moment": "updated", "seconds": 25}
-    given = [f"output_root={tmp_path}", "steps=3", "evaluation_rows=0", "distributed.timeout_s=10"]
-    ended = ranks(2, given, harm=[harm], whole=True, replayed=False)
+    given = [f"output_root={tmp_path}", "steps=3", "evaluation_rows=0"]
+    ended = ranks(2, given, harm=[harm], whole=True, replayed=False, timeout_s=10)
     assert [one.code for one in ended] == [1, 1]
     assert "within 10 s, rank 1 did not arrive" in ended[0].text
 

@@ -39,7 +39,7 @@ from ..training.sinks import ConsoleSink, JsonlSink, Sink
 from ..training.state import StepContext
 from ..training.trackers import make_tracker, require_tracker
 from .generators import config_for_second_model, make_generator
-from .processes import join_world, local_rank, threads_of_a_rank
+from .processes import join_world, local_rank, started_by_torchrun, threads_of_a_rank
 
 # Width of the console in characters; wider than any table.
 LINE = 1000
@@ -86,16 +86,14 @@ def build_run(config: RunConfig, raw: DictConfig, *, label: str = "") -> Run:
 def build_unsaved_run(config: RunConfig) -> Run:
     """Build a run without a folder or sinks, for commands such as `smoke`. Raises UserError."""
     device = select_device(config.device, local_rank())
-    world = join_world(config.distributed.kind, config.distributed.timeout_s, device)
+    world = join_world(config.processes, device)
     try:
         set_threads(config.threads or threads_of_a_rank(world))
         random.seed(config.seed)
         torch.manual_seed(config.seed)
         data = _load_data(config)
-        if config.max_staleness and config.distributed.kind is not Distributed.none:
-            raise UserError(f"max_staleness: expected 0 with distributed, got {config.max_staleness}")
-        if config.distributed.kind is Distributed.fsdp2:
-            require_sharding()
+        if config.max_staleness and world.size > 1:
+            raise UserError(f"max_staleness: expected 0 with several processes, got {config.max_staleness}")
         prompts = PromptStream(data.train, config.data.mixture, config.seed)
         return _build(config, data, prompts, device, world)
     except BaseException as error:
@@ -104,12 +102,15 @@ def build_unsaved_run(config: RunConfig) -> Run:
 
 
 def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.device, world: World) -> Run:
+    in_shards = config.distributed is Distributed.fsdp2 and started_by_torchrun()
+    if in_shards:
+        require_sharding()
     policy = load_policy(config.model, device, config.precision)
     generator = make_generator(policy, config.generator, world)
     # Built after everything else that may be refused, because engines run from here on.
     scorer, evaluations = make_scorers(config)
     references = References(policy, config.reference)
-    if config.distributed.kind is Distributed.fsdp2:
+    if in_shards:
         shard(policy.model, policy.device, trained=True)
         for model in {id(side): side.model for side in (references.current, references.original)}.values():
             shard(model, policy.device, trained=False)

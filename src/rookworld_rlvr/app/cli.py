@@ -21,7 +21,6 @@ COMMANDS = {
     "sft": "supervised fine-tuning of an existing model on labelled examples",
     "play": "serve a page to play against the model, with the board that it predicts",
     "uci": "run the model as a UCI engine, for chess programs",
-    "launch": "write a batch file that trains on several machines of a cluster",
     "data": "audit a file of examples, generate new ones, or evaluate the moves of their positions",
 }
 # Commands with a hydra configuration, and the name of each one's file in conf/. The other commands use argparse.

@@ -9,7 +9,6 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from ..errors import DONE, UserError
-from ..model.world import DistributedConfig
 from ..objective import LossSizes
 from ..report.terminal import printable
 from ..rewards.rubric import MoveSource
@@ -65,7 +64,7 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
         raise UserError(f"inspect: expected the run's {CONFIG_FILE} in {run_folder}: {error}") from error
     config.evaluation_rows = config.evaluation_nodes = 0
     # A single process replays the batch, even if several processes trained.
-    config.distributed, config.processes = DistributedConfig(), 1
+    config.processes = 1
     # Nothing is sampled or scored here. A server or an engine is not started, because it may be what failed.
     config.generator.kind = GeneratorKind.hf
     config.rubric.source = MoveSource.rules

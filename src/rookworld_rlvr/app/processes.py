@@ -5,12 +5,13 @@ import os
 import shutil
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from ..errors import INTERRUPTED, UserError
-from ..model.world import Distributed, DistributedConfig, World
+from ..model.world import World
 
 SIGNALLED = 128
 # The world of several ranks that this process has joined; empty until then.
@@ -28,12 +29,29 @@ def started_by_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def must_be_started(config: DistributedConfig) -> bool:
-    """Return True if the configuration needs processes that torchrun has not started yet."""
-    return config.kind is not Distributed.none and not started_by_torchrun()
+class ProcessesNeededError(BaseException):
+    """Ends a command that needs several processes. It is a BaseException, because hydra continues after others."""
+
+    def __init__(self, processes: int) -> None:
+        super().__init__(processes)
+        self.processes = processes
 
 
-def start(command: str, argv: list[str], processes: int) -> int:
+def require_processes(processes: int) -> None:
+    """Raise ProcessesNeededError if the configuration needs several processes and torchrun has not started them."""
+    if processes > 1 and not started_by_torchrun():
+        raise ProcessesNeededError(processes)
+
+
+def run_or_start(command: str, argv: list[str], work: Callable[[], int]) -> int:
+    """Return the exit code of `work` or, if it needs several processes, of the command in that many processes."""
+    try:
+        return work()
+    except ProcessesNeededError as needed:
+        return _start(command, argv, needed.processes)
+
+
+def _start(command: str, argv: list[str], processes: int) -> int:
     """Run a command in this number of processes with torchrun. Return the first failure's exit code, or 0."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -61,23 +79,19 @@ def start(command: str, argv: list[str], processes: int) -> int:
     return 0
 
 
-def join_world(kind: Distributed, timeout_s: float, device: torch.device) -> World:
+def join_world(processes: int, device: torch.device) -> World:
     """Return the `World` that this process trains in. The ranks meet only once, and all members of a sweep share it.
 
-    Raises UserError if the configuration and torchrun disagree.
+    Raises UserError if the configuration needs several processes and torchrun has not started them.
     """
-    if kind is Distributed.none:
-        if started_by_torchrun() and os.environ["WORLD_SIZE"] != "1":
-            raise UserError(
-                "distributed: expected ddp or fsdp2 under torchrun, got none: each process would train alone"
-            )
-        return World()
     if not started_by_torchrun():
-        raise UserError(f"distributed: expected none here, several processes only train and smoke start, got {kind}")
+        if processes > 1:
+            raise UserError(f"processes: expected 1 here, several only train and smoke start, got {processes}")
+        return World()
     if not _joined:
         from ..model.ranks import Ranks
 
-        _joined.append(Ranks(device, timeout_s))
+        _joined.append(Ranks(device))
     return _joined[0]
 
 

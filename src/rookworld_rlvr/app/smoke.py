@@ -2,14 +2,13 @@
 
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from rich.console import Console
 
-from ..errors import DONE, TrainingGaveUpError
+from ..errors import TrainingGaveUpError
 from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
 from ..training.config import RunConfig, ZeroVariance
@@ -26,7 +25,7 @@ from ..training.state import StepReport
 from ..training.step import grpo_step
 from .build import build_unsaved_run, print_lines
 from .hydra_command import MULTIRUN_FLAGS, run_command
-from .processes import must_be_started, start
+from .processes import require_processes, run_or_start
 from .train import NAME, resumed
 
 
@@ -34,20 +33,13 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code, 3 if a check refuses. Of a sweep only the first member is tried."""
     if any(flag in argv for flag in MULTIRUN_FLAGS):
         argv = [_first_value(argument) for argument in argv if argument not in MULTIRUN_FLAGS]
-    processes_to_start: list[int] = []
-    code = run_command(NAME, RunConfig, argv, partial(smoke, processes_to_start))
-    return start("smoke", argv, max(processes_to_start)) if processes_to_start and code == DONE else code
+    return run_or_start("smoke", argv, lambda: run_command(NAME, RunConfig, argv, smoke))
 
 
-def smoke(processes_to_start: list[int], config: RunConfig, raw: DictConfig) -> None:
-    """Run the preflight checks on the untrained model and one real step, and print both. Raises PreflightError.
-
-    If torchrun must start several processes first, only append their number to `processes_to_start`.
-    """
+def smoke(config: RunConfig, raw: DictConfig) -> None:
+    """Run the preflight checks on the untrained model and one real step, and print both. Raises PreflightError."""
     config, _ = resumed(config, raw)
-    if must_be_started(config.distributed):
-        processes_to_start.append(config.processes)
-        return
+    require_processes(config.processes)
     run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
     with closing(run):
         _smoke(config, run)

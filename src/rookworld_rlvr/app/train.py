@@ -25,7 +25,7 @@ from ..training.trainer import train
 from .arguments import conf_folder
 from .build import build_run, make_console, print_lines
 from .hydra_command import overrides, run_command, sweep_member, to_dataclass
-from .processes import must_be_started, rookworld, start
+from .processes import require_processes, rookworld, run_or_start
 from .tables import Member, gain_table, seeds_table, sweep_table
 
 NAME = "train"
@@ -42,24 +42,16 @@ SETTINGS_NEEDING_TRUST = ("rubric.stockfish.path", "generator.vllm.urls", "gener
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     members: list[Member] = []
-    processes_to_start: list[int] = []
-    code = run_command(NAME, RunConfig, argv, partial(_train, members, processes_to_start))
-    if processes_to_start and code == DONE:
-        return start(NAME, argv, max(processes_to_start))
+    code = run_or_start(NAME, argv, lambda: run_command(NAME, RunConfig, argv, partial(_train, members)))
     if members:
         _show_sweep(members)
     return code
 
 
-def _train(members: list[Member], processes_to_start: list[int], config: RunConfig, raw: DictConfig) -> int:
-    """Train one run and return the exit code. A finished member of a sweep is appended to `members`.
-
-    If torchrun must start several processes first, only append their number to `processes_to_start`.
-    """
+def _train(members: list[Member], config: RunConfig, raw: DictConfig) -> int:
+    """Train one run and return the exit code. A finished member of a sweep is appended to `members`."""
     config, raw = resumed(config, raw)
-    if must_be_started(config.distributed):
-        processes_to_start.append(config.processes)
-        return DONE
+    require_processes(config.processes)
     if config.resume and (line := _finished(config, overrides())):
         print(line)
         return DONE

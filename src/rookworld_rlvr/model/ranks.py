@@ -24,6 +24,8 @@ from .device import exchange_backend, is_accelerator
 from .world import RankError, World
 
 Result = TypeVar("Result")
+# Seconds that a rank waits for the others. After that the run ends and names the missing ranks.
+TIMEOUT_S = 600.0
 # Prefix of the message that a failed rank stores in place of the name of an exchange.
 FAILED = "failed: "
 
@@ -38,7 +40,7 @@ class _Raised:
 class Ranks(World):
     """One of several processes that train together."""
 
-    def __init__(self, device: torch.device, timeout_s: float) -> None:
+    def __init__(self, device: torch.device, timeout_s: float = TIMEOUT_S) -> None:
         """Meet the other ranks. Needs torchrun's environment. Raises RankError if they do not arrive in time."""
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

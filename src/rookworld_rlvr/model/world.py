@@ -1,7 +1,6 @@
 """Exchanges between processes that train together. A single process imports nothing of torch.distributed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
@@ -12,27 +11,12 @@ Item = TypeVar("Item")
 
 
 class Distributed(StrEnum):
-    """Way in which several processes share the work."""
+    """Way in which several processes share the work. A single process has the whole model either way."""
 
-    none = "none"
-    """A single process."""
     ddp = "ddp"
     """Data parallel: each rank has the whole model, and its share of a step's prompts and micro-batches."""
     fsdp2 = "fsdp2"
     """Data parallel, with weights, gradients and moments in shards, one for each rank (`model.sharded`)."""
-
-
-@dataclass(slots=True)
-class DistributedConfig:
-    """Options of distributed training."""
-
-    kind: Distributed = Distributed.none
-    timeout_s: float = 600.0
-    """Seconds that a rank waits for the others. After that the run ends and names the missing ranks."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.timeout_s < float("inf"):
-            raise ValueError(f"distributed.timeout_s: expected above 0, got {self.timeout_s}")
 
 
 class RankError(RuntimeError):

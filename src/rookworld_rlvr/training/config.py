@@ -10,7 +10,7 @@ from enum import StrEnum
 from ..evaluation.mate_in_one import MateInOneConfig
 from ..model.device import Device, Precision
 from ..model.loading import ModelConfig
-from ..model.world import Distributed, DistributedConfig
+from ..model.world import Distributed
 from ..objective import AdvantageConfig, ClipConfig, KLConfig, LossKind, MismatchConfig, MismatchMode
 from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig
@@ -192,8 +192,9 @@ class RunConfig:
     """0: each step samples from the current weights. 1: the next step's batch is sampled while this one is trained, so
     its sampling weights are one step older."""
     processes: int = 1
-    """Number of processes on this machine that train together and share its cores; several need `distributed`."""
-    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    """Number of processes on this machine that train together and share its cores."""
+    distributed: Distributed = Distributed.ddp
+    """How several processes share the work: `ddp`, or `fsdp2` for weights in shards."""
     name: str = "grpo"
     """Name of the run, used in the name of its folder."""
     seed: int = 0
@@ -233,10 +234,8 @@ class RunConfig:
             raise ValueError(f"seed: expected a number of at most 63 bits, got {self.seed}")
         if self.max_staleness not in (0, 1):
             raise ValueError(f"max_staleness: expected 0 or 1, got {self.max_staleness}")
-        if self.processes < 1 or (self.processes > 1 and self.distributed.kind is Distributed.none):
-            raise ValueError(
-                f"processes: expected 1 or more, several with distributed=ddp or fsdp2, got {self.processes}"
-            )
+        if self.processes < 1:
+            raise ValueError(f"processes: expected 1 or more, got {self.processes}")
         if not 0 <= self.start_share < 1:
             raise ValueError(f"start_share: expected a number from 0 and below 1, got {self.start_share}")
         if self.evaluation_nodes < 0:
