@@ -54,13 +54,14 @@ def test_rollouts_prints_all_selected_transcripts_without_a_terminal(
     assert re.search(rf"^{expected} of \d; choose by --step 2, 1; --failed", said, re.MULTILINE)
 
 
-def test_failed_filter_without_failures_shows_no_transcript(
+def test_failed_filter_without_failures_says_so_in_one_line(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = run_folder / "rollouts.jsonl"
     file.write_text(file.read_text().splitlines()[0] + "\n")
     assert main(["rollouts", str(run_folder), "--failed"]) == 0
-    assert capsys.readouterr().out.startswith("0 of 0; ")
+    said = capsys.readouterr().out
+    assert said.startswith("no completion failed, of 1 of this choice; choose by ") and said.count("\n") == 1
 
 
 def test_control_characters_of_a_wrong_field_are_escaped(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,18 @@ def test_match_summary_has_endings_and_both_scores(record: Make) -> None:
     assert "material alone decided most games" in summarise_run(run.summary, run.metrics).match
 
 
+@pytest.mark.parametrize(
+    ("low", "said"),
+    [(-4.0, "no measured difference"), (12.0, "ahead in a test of this match alone, but not certain in the test of 9")],
+)
+def test_match_sentence_does_not_contradict_its_interval(record: Make, low: float, said: str) -> None:
+    elo = {"value": 89.0, "low": low, "high": 175.0, "n": 64}
+    summary = record().summary | {"better": [], "worse": [], "detectable": dict.fromkeys(map(str, range(9)), 0.1)}
+    told = summarise_run(summary | {"match": {"elo": elo}}, []).match
+    assert told.startswith(f"+89 Elo [{low:+.0f}, +175], {said}")
+    assert ("no measured difference" in told) is (low < 0)
+
+
 def test_summary_begins_with_match_and_lists_losses_before_gains(record: Make) -> None:
     run = record()
     match, worse, better, same, warning = summarise_run(run.summary, run.metrics).sentences()

@@ -28,6 +28,9 @@ def main(argv: list[str]) -> int:
     if not matching:
         raise UserError(f"rollouts: expected transcripts of this choice, got none among {len(transcripts)}{hint}")
     chosen = [one for one in matching if not given.failed or draw(one).problem]
+    if not chosen:
+        print(f"no completion failed, of {len(matching)} of this choice{hint}")
+        return DONE
     chosen.sort(key=lambda one: -(one.step or 0))
     if given.by_reward:
         chosen.sort(key=lambda one: one.reward or 0.0)

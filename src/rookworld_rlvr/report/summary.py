@@ -64,7 +64,7 @@ def _match(summary: Mapping[str, Any]) -> str:
     if not elo:
         return ""
     parts = ("better", "worse", "perhaps_worse")
-    mark = next((part for part in parts if MATCH_ELO in summary.get(part, [])), _unmoved(match))
+    mark = next((part for part in parts if MATCH_ELO in summary.get(part, [])), _unmoved(summary))
     results = [f"{_measured(elo, 0, ' Elo')}, {mark.replace('_', ' ')}"]
     if "score" in match:
         rules = f", by the rules alone {float(match['rules_score']['value']):.3f}" if "rules_score" in match else ""
@@ -79,11 +79,19 @@ def _match(summary: Mapping[str, Any]) -> str:
     return "; ".join([*results, f"{elo['n']} games{_endings(match)}"])
 
 
-def _unmoved(match: Mapping[str, Any]) -> str:
-    """Return why the match is neither better nor worse: it was not tested, or no difference was measured."""
+def _unmoved(summary: Mapping[str, Any]) -> str:
+    """Return why the match is neither better nor worse: not tested, not certain among all tested keys, or even."""
+    match = summary["match"]
     if match.get(BY_MATERIAL.removeprefix("match/"), {}).get("value", 0.0) > 0.5:
         return "not tested, as material alone decided most games"
-    return "no measured difference" if match["elo"]["n"] >= LEAST_ROWS else f"not tested below {LEAST_ROWS} games"
+    if match["elo"]["n"] < LEAST_ROWS:
+        return f"not tested below {LEAST_ROWS} games"
+    if float(match["elo"]["low"]) <= 0 <= float(match["elo"]["high"]):
+        return "no measured difference"
+    together = (
+        f"{len(summary['detectable'])} headline keys together" if "detectable" in summary else "all headline keys"
+    )
+    return f"ahead in a test of this match alone, but not certain in the test of {together}"
 
 
 def _endings(match: Mapping[str, Any]) -> str:
@@ -135,7 +143,7 @@ def _unchanged(summary: Mapping[str, Any]) -> str:
     if unchanged == len(tested):
         return f"No measured difference in {unchanged} tested headline keys: {size} are too few to show one."
     share = f"{unchanged} of {len(tested)} tested headline keys"
-    return f"No measured difference in {share} ({size}, Holm's correction at 5 %)."
+    return f"No measured difference in {share} when all are tested together ({size}, Holm's correction at 5 %)."
 
 
 def _signs(metrics: Sequence[Mapping[str, float]]) -> list[str]:
