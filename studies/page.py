@@ -1,121 +1,30 @@
 """Writer of a study's page and picture, `docs/studies/NAME.md`, and of all verdicts in `docs/studies/index.md`.
 
-Arms are compared by their values after training, seed by seed; all evaluate the same held-out rows. Intervals and
-Holm's correction are those of `rookworld_rlvr.evaluation`.
+How arms are compared: `verdicts.py`.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from results import RESULTS, Result
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.evaluation.headline import LEVEL, gain_over_seeds, holm
-from rookworld_rlvr.evaluation.intervals import EQUALITY_TOLERANCE, seeds_interval
-from rookworld_rlvr.evaluation.keys import is_worse, lower_is_better
+from rookworld_rlvr.evaluation.headline import gain_over_seeds
+from rookworld_rlvr.evaluation.intervals import seeds_interval
+from rookworld_rlvr.evaluation.keys import lower_is_better
 from rookworld_rlvr.files import make_folder, write_text
 from rookworld_rlvr.report import learning_curve as curve
 from study import DOCS, Member, RunKey, Study, declaration, names
+from verdicts import Interval, Results, Verdict, signed
 
 BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
-VERDICT = re.compile(r"^\*\*(Yes|No|Undecided)\.\*\* (.*)$", re.M)
+VERDICT = re.compile(rf"^\*\*({'|'.join(Verdict)})\.\*\* (.*)$", re.M | re.I)
 NOT_RUN = "not run"
 # Largest difference of the primary key before training between machines that evaluate the same model.
 SAME_START = 0.001
 COLORS = ("#1f5fa8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#475569", "#65a30d")
-Interval = tuple[float, float, float]
-"""Mean, low, high."""
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """The finished runs of a study, by arm and seed."""
-
-    study: Study
-    runs: Mapping[str, Mapping[int, Result]]
-
-    def differences(self, arm: str, key: str) -> list[float]:
-        """Return the arm's value after training minus the control's, for each seed that both have."""
-        one, two = self.runs[self.study.control], self.runs[arm]
-        both = [seed for seed in one if seed in two]
-        return [two[seed].after[key] - one[seed].after[key] for seed in both]
-
-    def p_values(self) -> dict[str, float]:
-        """Return the p-value of the primary key for each arm; 1 if it shares fewer than two seeds with the control.
-
-        So an arm that has not run counts in Holm's correction, and its run cannot take back a significant difference.
-        A removed arm counts with 1, too, so that its removal makes no difference significant.
-        """
-        differences = {arm: self.differences(arm, self.study.key) for arm in list(self.study.arms)[1:]}
-        removed = {f"removed arm {number}": 1.0 for number in range(self.study.removed_arms)}
-        return {arm: seeds_p(values) if len(values) > 1 else 1.0 for arm, values in differences.items()} | removed
-
-    def verdict(self, arm: str) -> tuple[str, str]:
-        """Return whether the arm is better than the control (Yes, No or Undecided), and the reason."""
-        study, values = self.study, self.differences(arm, self.study.key)
-        if len(values) < len(study.seeds_of(arm)):
-            return "Undecided", f"{len(values)} of {len(study.seeds_of(arm))} paired seeds have finished."
-        mean, low, high = seeds_interval(values)
-        effect = -study.smallest_effect if lower_is_better(study.key) else study.smallest_effect
-        lost = [key for key in study.guards if self._is_lost(arm, key)]
-        measured = f"{_signed(seeds_interval(values))} in `{study.key}` over {len(values)} paired seeds"
-        if arm in holm(self.p_values()) and is_worse(study.key, mean):
-            return "No", f"`{arm}` is worse than `{study.control}`: {measured}."
-        # Even the better end of the interval does not reach the smallest effect.
-        if is_worse(study.key, (low if effect < 0 else high) - effect):
-            return "No", f"`{arm}` is not better than `{study.control}` by {abs(effect):g} or more: {measured}."
-        if arm in holm(self.p_values()) and not is_worse(study.key, mean - effect):
-            if lost:
-                return "No", f"`{arm}` is better than `{study.control}` ({measured}) and costs `{'`, `'.join(lost)}`."
-            return "Yes", f"`{arm}` is better than `{study.control}`: {measured}."
-        needed = self._seeds_needed(values, mean - effect)
-        enough = f"about {needed} seeds would decide" if needed > len(values) else "the difference is near the smallest"
-        return "Undecided", f"`{arm}` minus `{study.control}`: {measured}; {enough}."
-
-    def _seeds_needed(self, values: Sequence[float], beyond_effect: float) -> int:
-        """Return about how many seeds would decide, if the mean and the spread of `values` stay as they are.
-
-        A gain of at least the smallest effect must become significant; the interval of a smaller one must exclude the
-        effect. A mean close to that limit counts as half the effect away from it.
-        """
-        if is_worse(self.study.key, beyond_effect):
-            half, level = abs(beyond_effect), LEVEL
-        else:
-            half, level = abs(fmean(values)), LEVEL / len(self.p_values())
-        return seeds_needed(values, max(half, self.study.smallest_effect / 2), level)
-
-    def _is_lost(self, arm: str, key: str) -> bool:
-        values = self.differences(arm, key)
-        return is_worse(key, fmean(values)) and seeds_p(values) < LEVEL
-
-
-def seeds_p(values: Sequence[float]) -> float:
-    """Return the two-sided p-value of Student's t test that the mean over runs, at least two, is 0.
-
-    Equal values have no spread for that test, but few runs can be equal by chance: a share of 49 rows has 50 possible
-    values. So for them the result is that of the sign test, 2^(1 - runs), and 1 if they are 0.
-    """
-    from scipy.stats import ttest_1samp
-
-    if max(values) - min(values) <= EQUALITY_TOLERANCE:
-        return 2.0 ** (1 - len(values)) if abs(values[0]) > EQUALITY_TOLERANCE else 1.0
-    return float(ttest_1samp(values, 0.0).pvalue)
-
-
-def seeds_needed(values: Sequence[float], half: float, level: float = LEVEL, most: int = 1000) -> int:
-    """Return the smallest number of runs whose interval of 1 - `level` reaches at most `half` to each side.
-
-    The estimate uses the spread of `values`, at least two, and no `row_error`. It is `most` if more runs are needed.
-    """
-    from scipy.stats import t
-
-    spread = stdev(values)
-    enough = (n for n in range(2, most) if float(t.ppf(1 - level / 2, n - 1)) * spread / math.sqrt(n) <= half)
-    return next(enough, most)
 
 
 def write_page(name: str, study: Study, members: Sequence[Member], finished: Mapping[RunKey, Result]) -> list[Path]:
@@ -168,7 +77,7 @@ def write_index() -> Path:
 
 def _head(name: str, results: Results) -> list[str]:
     study = results.study
-    word, why = results.verdict(study.comparison)
+    word, why = results.verdict(study.comparison).capitalize(), results.reason(study.comparison)
     generated = f"<!-- Written by studies/run.py {name}. -->"
     return [f"# {name}", generated, "", f"{study.question} Source: {study.source}.", "", f"**{word}.** {why}", ""]
 
@@ -198,6 +107,8 @@ def _tables(results: Results) -> list[str]:
         lines.append("|---|---|---|---|---|---|" + ("---|---|---|" if key == study.key else ""))
         lines += [_row(results, arm, key) for arm in study.arms if results.runs[arm]]
         lines.append("")
+        if key == study.key and (arms := results.corrected_arms()):
+            lines += [f"Not significant after the correction over the other arms: `{'`, `'.join(arms)}`.", ""]
     return lines
 
 
@@ -209,11 +120,11 @@ def _row(results: Results, arm: str, key: str) -> str:
     study, runs = results.study, list(results.runs[arm].values())
     before, after = fmean(run.before[key] for run in runs), fmean(run.after[key] for run in runs)
     differences = results.differences(arm, key)
-    less = _signed(seeds_interval(differences)) if arm != study.control and len(differences) > 1 else ""
-    cells = [arm, str(len(runs)), f"{before:.4f}", f"{after:.4f}", _signed(_gain(runs, key)), less]
+    less = signed(seeds_interval(differences)) if arm != study.control and len(differences) > 1 else ""
+    cells = [arm, str(len(runs)), f"{before:.4f}", f"{after:.4f}", signed(_gain(runs, key)), less]
     if key == study.key:
         reached = [run.kl for run in runs if run.kl is not None]
-        word = results.verdict(arm)[0].lower() if arm != study.control else "control"
+        word = results.verdict(arm) if arm != study.control else "control"
         cells += [
             word,
             f"{fmean(reached):.4f}" if reached else "not measured",
@@ -227,11 +138,6 @@ def _gain(runs: Sequence[Result], key: str) -> Interval:
     if len(gains) > 1:
         return gain_over_seeds(key, gains)
     return gains[0]["value"], gains[0]["low"], gains[0]["high"]
-
-
-def _signed(interval: Interval) -> str:
-    mean, low, high = interval
-    return f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
 
 
 def _picture_lines(name: str, study: Study) -> list[str]:

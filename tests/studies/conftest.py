@@ -15,6 +15,6 @@ def studies() -> Iterator[SimpleNamespace]:
     """Yield the modules of the folder, which import each other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
-        names = ("study", "results", "page", "run")
+        names = ("study", "results", "verdicts", "page", "run")
         modules: dict[str, ModuleType] = {name: importlib.import_module(name) for name in names}
         yield SimpleNamespace(**modules)

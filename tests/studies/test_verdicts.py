@@ -12,15 +12,21 @@ import pytest
 from rookworld_rlvr.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
+Judge = Callable[..., tuple[str, str]]
 KEY, GUARDS = "policy/win_probability_loss", ("policy/mate_in_one", "environment/recall_legal")
 
 
 @pytest.fixture
-def verdict(studies: SimpleNamespace) -> Callable[..., tuple[str, str]]:
+def verdict(studies: SimpleNamespace) -> Judge:
     """Return a function that gives the verdict on an arm from its loss differences to the control, one per seed."""
 
     def judge(
-        differences: Sequence[float], mates: Sequence[float] = (), others: Sequence[float] = (), removed: int = 0
+        differences: Sequence[float],
+        mates: Sequence[float] = (),
+        *,
+        others: Sequence[float] = (),
+        removed: int = 0,
+        arm: str = "new",
     ) -> Any:
         arms = {"control": [], "new": []} | ({"other": []} if others else {})
         seeds = len(differences) if len(differences) > 1 else 5
@@ -38,64 +44,88 @@ def verdict(studies: SimpleNamespace) -> Callable[..., tuple[str, str]]:
             "new": {seed: record(0.1 + loss, 0.5 + (mates[seed] if mates else 0)) for seed, loss in losses},
             "other": {seed: record(0.1 + loss, 0.5) for seed, loss in enumerate(others)},
         }
-        return studies.page.Results(study, runs).verdict("new")
+        results = studies.verdicts.Results(study, runs)
+        return results.verdict(arm), results.reason(arm)
 
     return judge
 
 
-def test_significant_gain_above_the_smallest_effect_is_yes(verdict: Callable[..., tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        # Between worse and no better: 0 is the better end.
+        (-0.010, -1e-9, "worse"),
+        (-0.010, 0.0, "no better"),
+        # Between no better and open: the better end reaches the smallest effect.
+        (-0.010, 0.00299, "no better"),
+        (-0.010, 0.003, "open"),
+        # Between open and better: 0 is the worse end.
+        (0.0, 0.010, "open"),
+        (1e-9, 0.010, "better"),
+        # Between better and no better: a gain, but not as large as the smallest effect.
+        (0.001, 0.003, "better"),
+        (0.001, 0.00299, "no better"),
+    ],
+)
+def test_interval_is_read_against_0_and_the_smallest_effect(
+    low: float, high: float, word: str, studies: SimpleNamespace
+) -> None:
+    """The intervals are those of a key of which more is better; of a loss, those with the other sign."""
+    assert studies.verdicts.read_interval("policy/mate_in_one", low, high, 0.003) == word
+    assert studies.verdicts.read_interval(KEY, -high, -low, 0.003) == word
+
+
+def test_gain_whose_interval_excludes_0_is_better(verdict: Judge) -> None:
     word, why = verdict([-0.004, -0.005, -0.006])
     # t(0.975, 2) = 4.303, standard error 0.001/√3.
-    assert word == "Yes" and "-0.0050 [-0.0075, -0.0025]" in why and "3 paired seeds" in why
+    assert word == "better" and "-0.0050 [-0.0075, -0.0025]" in why and "3 paired seeds" in why
 
 
-def test_interval_excluding_the_smallest_effect_is_no(verdict: Callable[..., tuple[str, str]]) -> None:
-    assert verdict([0.0001, -0.0001, 0.0])[0] == "No"
+def test_interval_excluding_the_smallest_effect_is_no_better(verdict: Judge) -> None:
+    assert verdict([0.0001, -0.0001, 0.0])[0] == "no better"
     # A significant gain, but too small to matter: the whole interval is above -0.003.
-    assert verdict([-0.0009, -0.001, -0.0011])[0] == "No"
+    assert verdict([-0.0009, -0.001, -0.0011])[0] == "no better"
 
 
-def test_significant_loss_is_no_and_is_called_worse(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_loss_whose_interval_excludes_0_is_worse_however_small(verdict: Judge) -> None:
     word, why = verdict([0.004, 0.005, 0.006])
-    assert word == "No" and "worse" in why
+    assert word == "worse" and why.startswith("`new` is worse than `control`: ")
+    word, why = verdict([0.0009, 0.001, 0.0011])
+    assert word == "worse" and why.startswith("`new` is worse than `control`, by less than 0.003: ")
 
 
-def test_removed_arms_still_count_in_the_correction(verdict: Callable[..., tuple[str, str]]) -> None:
-    # t = 8.66 with two degrees of freedom: p = 0.013, so five arms need 0.01.
-    assert verdict([0.004, 0.005, 0.006], removed=2)[1].startswith("`new` is worse")
-    assert "worse" not in verdict([0.004, 0.005, 0.006], removed=4)[1]
+def test_removed_arms_count_in_the_correction_of_the_other_arms(verdict: Judge) -> None:
+    # t = 8.66 with two degrees of freedom: p = 0.013, so four arms need 0.0125 and three 0.017.
+    losses = [0.004, 0.005, 0.006]
+    assert verdict([0.0] * 3, others=losses, removed=2, arm="other")[0] == "worse"
+    assert verdict([0.0] * 3, others=losses, removed=3, arm="other")[0] == "no better"
+    assert verdict([0.0] * 3, others=[-loss for loss in losses], removed=3, arm="other")[0] == "open"
+    # The declared comparison is one test.
+    assert verdict(losses, removed=9)[0] == "worse"
 
 
-def test_wide_interval_is_undecided_and_estimates_needed_seeds(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_wide_interval_is_open_and_estimates_needed_seeds(verdict: Judge) -> None:
     word, why = verdict([-0.010, 0.004, 0.0])
-    # 1.99 · 0.00721 / √n ≤ 0.0015 from n = 92 on.
-    assert word == "Undecided" and "about 92 seeds would decide" in why
-
-
-def test_large_gain_needs_few_seeds_despite_a_small_effect(verdict: Callable[..., tuple[str, str]]) -> None:
-    # Two arms need p ≤ 0.025. With mean 0.291 and spread 0.220, five seeds give 0.042 and six 0.023.
-    word, why = verdict([-0.449, -0.050, -0.456, -0.050, -0.449], others=[0.001, -0.001, 0.002])
-    assert word == "Undecided" and "about 6 seeds would decide" in why
+    # The mean is -0.002, so 0 is easier to exclude than -0.003: 1.972 · 0.00721 / √n ≤ 0.002 from n = 53 on.
+    assert word == "open" and "about 53 seeds would decide" in why
+    # The mean is 0.001, and -0.003 is easier to exclude: 2.145 · 0.00721 / √n ≤ 0.004 from n = 15 on.
+    assert "about 15 seeds would decide" in verdict([-0.007, 0.007, 0.003])[1]
 
 
 def test_p_value_and_needed_seeds_of_three_differences(studies: SimpleNamespace) -> None:
     differences = [0.096, 0.085, 0.060]
-    assert round(studies.page.seeds_p(differences), 3) == 0.017
-    assert studies.page.seeds_p([0.0, 0.0]) == 1.0 and studies.page.seeds_p([0.1] * 5) == 0.0625
-    assert studies.page.seeds_needed(differences, half=0.02) == 6
+    assert round(studies.verdicts.seeds_p(differences), 3) == 0.017
+    assert studies.verdicts.seeds_p([0.0, 0.0]) == 1.0 and studies.verdicts.seeds_p([0.1] * 5) == 0.0625
+    assert studies.verdicts.seeds_needed(differences, half=0.02) == 6
 
 
-def test_significant_gain_that_may_be_too_small_is_undecided(verdict: Callable[..., tuple[str, str]]) -> None:
-    assert verdict([-0.0027, -0.0028, -0.0031])[0] == "Undecided"
-
-
-def test_gain_that_worsens_a_guard_metric_is_no(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_gain_that_worsens_a_guard_metric_is_no_better(verdict: Judge) -> None:
     word, why = verdict([-0.004, -0.005, -0.006], mates=[-0.10, -0.11, -0.12])
-    assert word == "No" and GUARDS[0] in why and GUARDS[1] not in why
-    assert verdict([-0.004, -0.005, -0.006], mates=[0.10, 0.11, 0.12])[0] == "Yes"
+    assert word == "no better" and GUARDS[0] in why and GUARDS[1] not in why
+    assert verdict([-0.004, -0.005, -0.006], mates=[0.10, 0.11, 0.12])[0] == "better"
 
 
-def test_equal_losses_of_a_guard_count_no_more_than_unequal_ones(verdict: Callable[..., tuple[str, str]]) -> None:
+def test_equal_losses_of_a_guard_count_no_more_than_unequal_ones(verdict: Judge) -> None:
     gains, row = [-0.004, -0.005, -0.006], 1 / 49
     assert verdict(gains, mates=[-row, -row, -row]) == verdict(gains, mates=[0.0, -row, -2 * row])
 
@@ -116,17 +146,18 @@ def test_results_of_two_starting_models_are_refused(studies: SimpleNamespace) ->
         studies.page.write_page("all_moves", study, [first, second], finished)
 
 
-def test_single_seed_pair_is_undecided(verdict: Callable[..., tuple[str, str]]) -> None:
-    assert verdict([-0.05]) == ("Undecided", "1 of 5 paired seeds have finished.")
+def test_single_seed_pair_is_open(verdict: Judge) -> None:
+    assert verdict([-0.05]) == ("open", "1 of 5 paired seeds have finished.")
 
 
-def test_second_arm_makes_holm_correction_stricter(verdict: Callable[..., tuple[str, str]]) -> None:
-    # Without correction p is 0.035: below 0.05, but above the 0.025 that Holm's correction requires with two arms.
-    gains = [-0.004, -0.006, -0.009]
-    assert verdict(gains)[0] == "Yes"
-    assert verdict(gains, others=[0.001, -0.001, 0.002])[0] == "Undecided"
-    # Also before the second arm has run.
-    assert verdict(gains, others=[0.001])[0] == "Undecided"
+def test_equal_differences_of_few_seeds_are_not_significant(verdict: Judge) -> None:
+    assert verdict([-0.004, -0.004, -0.004])[0] == "open" and verdict([-0.004] * 6)[0] == "better"
+
+
+def test_page_names_arms_that_the_correction_makes_open(studies: SimpleNamespace) -> None:
+    text = (ROOT / "docs/studies/narrow_start.md").read_text(encoding="utf-8")
+    assert "-0.0029 [-0.0051, -0.0008] | open |" in text
+    assert "Not significant after the correction over the other arms: `group_0.05`." in text
 
 
 def test_committed_pages_agree_with_the_committed_results(
