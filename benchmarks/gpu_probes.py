@@ -67,7 +67,7 @@ def sleep(overrides: list[str]) -> dict[str, float]:
         return (total - free) / sides.GIB
 
     torch.cuda.empty_cache()
-    asleep_gib, generator = used_gib(), context.generator
+    asleep_gib, generator = used_gib(), context.sampler.generator
     with generator._awake():  # type: ignore[attr-defined] # It is vLLM's.
         awake_gib = used_gib()
     assert asleep_gib < awake_gib and used_gib() < awake_gib, f"expected less than {awake_gib:.2f} GiB asleep"

@@ -66,7 +66,7 @@ OF_PLAYERS = (
     "policy/win_probability_loss",
     "mate_in_one/accuracy",
     "mate_in_one/legal",
-    "selfplay/legal_halfmoves",
+    "selfplay/legal_plies",
     "selfplay/illegal_rate",
     "engine_match/score",
     "engine_match/rules_score",

@@ -43,7 +43,7 @@ def peaks_mib(steps: int, overrides: list[str], *, endless: bool) -> list[float]
     config: Any = OmegaConf.to_object(raw)
     run = build_unsaved_run(config)
     if endless:
-        run.context.generator = never_ending(run.context, config)
+        run.context.sampler.generator = never_ending(run.context, config)
         # Such completions all have the same reward, which guards may refuse; memory does not depend on it.
         run.config.recovery.enabled = False
     peaks = []

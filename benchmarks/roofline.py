@@ -272,11 +272,11 @@ def counted_passes(model: PreTrainedModel) -> Iterator[Counter[int]]:
 
 def step_figures(context: StepContext, step: int, shape: Shape, limits: Limits) -> sides.Round:
     """Make a training step; return its shares of the limits. Raises SystemExit if it failed or made no update."""
-    generator = context.generator = LengthsOfGroups(context.generator)
+    generator = context.sampler.generator = LengthsOfGroups(context.sampler.generator)
     synchronise(context.policy.device)
     with counted_passes(context.policy.model) as passes:
         report = grpo_step(context, step)
-    context.generator = generator._generator
+    context.sampler.generator = generator._generator
     if report.fault is not None or not report.updates:
         raise SystemExit(f"expected a good step with an update, got {report.fault or 'no update'}")
     trained_groups = [Lengths.of(group) for group in report.groups]

@@ -21,12 +21,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = {
     "default": [],
-    "several updates": ["objective.epochs=2", "kl=in_reward", "reference.refresh_every=2"],
+    "several updates": ["objective.epochs=2", "kl.form=in_reward", "reference.refresh_every=2"],
     "engine": ["rubric=engine"],
 }
 SHORT = ["threads=1", "seed=0", "evaluation_rows=0", "match_pairs=0"]
 # Metrics that depend on the machine, or on the cache, in which the second run finds the evaluations of the first.
-NOT_COMPARED = ("time/", "throughput/", "memory/", "judge/engine_wait_s", "judge/engine_cached_fraction")
+NOT_COMPARED = ("time/", "throughput/", "memory/", "scorer/engine_wait_s", "scorer/engine_cached_fraction")
 
 
 def main() -> int:

@@ -51,9 +51,9 @@ line and exit code 2 before anything is written.
 | to do | write |
 |---|---|
 | set an option | `bash train.sh kl.coef=0.01 steps=100` |
-| choose a group file | `bash train.sh kl=exact`; single options override it: `kl=exact kl.coef=0.02` |
+| choose a group file | `bash train.sh objective=grpo`; single options override it: `objective=grpo objective.clip.high=0.3` |
 | sweep over values | `bash train.sh -m kl.coef=0,0.01 steps=5` |
-| see all values without a run | `rookworld train kl=exact --cfg job` |
+| see all values without a run | `rookworld train objective=grpo --cfg job` |
 | resume a run | `bash train.sh resume=outputs/latest` |
 """
 TRAINING_METRICS = """\

@@ -36,7 +36,7 @@ MEMBER_AT = {
     ]
 }
 # Options that a study must not override, because `run.py` decides them.
-RESERVED_OPTIONS = {"seed", "output_root", "resume", "name", "trust", "processes", "distributed", "max_minutes"}
+RESERVED_OPTIONS = {"seed", "output_root", "resume", "name", "processes", "distributed", "max_minutes"}
 STUDIES, OUTPUTS, DOCS = Path("studies"), Path("outputs", "studies"), Path("docs", "studies")
 # File in a member's folder with its overrides, commits, seconds and failure.
 MEMBER_FILE = "member.json"

@@ -1,7 +1,6 @@
 """Fixtures that compose a configuration as the command line does, and observers of its effects."""
 
 import json
-import math
 import sqlite3
 import threading
 import time
@@ -11,22 +10,20 @@ from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import chess
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.build import build_unsaved_run, make_scorers, open_pool
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
-from rookworld_rlvr.app.train import resumed_config
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
+from rookworld_rlvr.model.batch import collate
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rewards import Rubric, ScorerError
 from rookworld_rlvr.rollout.generator import SampledCompletion
@@ -37,14 +34,13 @@ from rookworld_rlvr.stability.recovery import Action, escalate
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.types import Task
-from rookworld_rlvr.training.checks import check_gradient, check_kl
+from rookworld_rlvr.training.checks import check_kl
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loss import TokenTotals
 from rookworld_rlvr.training.match_against_start import match_config
 from rookworld_rlvr.training.metrics import step_metrics
-from rookworld_rlvr.training.run_files import CONFIG_FILE
-from rookworld_rlvr.training.state import StepContext, StepReport
-from rookworld_rlvr.training.step import grpo_step
+from rookworld_rlvr.training.state import StepContext
+from rookworld_rlvr.training.step import check_gradient, grpo_step, kl_limit
 
 SCHEMA_OF = {
     "train": RunConfig,
@@ -202,7 +198,7 @@ def biased_sampler(config: RunConfig) -> dict[str, float]:
     """Return the metrics of a step on completions of a sampler that differs from the trainer."""
     context = build_unsaved_run(config).context
     policy = context.policy
-    context.generator = BiasedGenerator(
+    context.sampler.generator = BiasedGenerator(
         policy.model, config.generator, eos_id=int(policy.tokenizer.eos_token_id), pad_id=policy.pad_id
     )
     return metrics_of_a_step(context, 0)
@@ -223,7 +219,7 @@ def match(config: RunConfig) -> MatchConfig:
 
 def draws(config: RunConfig) -> list[Task]:
     """Return the tasks of the prompts that are drawn once the policy task is mastered."""
-    sampler = build_unsaved_run(config).context.prompts
+    sampler = build_unsaved_run(config).context.sampler.prompts
     for _ in range(100):
         sampler.observe(Task.policy, 1.0)
     return [example.task for example in sampler.draw(12)]
@@ -338,20 +334,20 @@ def references(config: RunConfig) -> list[str]:
 
 
 def alarms(config: RunConfig) -> list[str]:
-    """Return the guards' faults for scripted KLs, gradient norms and rewards: 12 usual steps, then 8 outliers."""
+    """Return the faults for scripted KLs and gradient norms: 12 usual steps, then 8 outliers."""
     context, faults = build_unsaved_run(config).context, []
-    guards = context.guards
+    no_batch = collate([((1,), (2,))], pad_id=0, device=context.policy.device)
     for step, scale in enumerate([1.0, 1.1] * 6 + [12.0, 50.0] * 4):
-        report = StepReport(step=step, kl_coef=0.0, tokens=TokenTotals(count=1, kl_count=1, kl_exact_sum=0.06 * scale))
-        for check, arguments in ((check_kl, (None, report.tokens)), (check_gradient, (2 * scale, None))):
+        totals = TokenTotals(count=1, kl_count=1, kl_exact_sum=0.06 * scale)
+        for check in (
+            lambda totals=totals: check_kl(totals, kl_limit(config), no_batch),
+            lambda scale=scale: check_gradient(context, 2 * scale, no_batch),
+        ):
             try:
-                check(context, *arguments)  # type: ignore[operator]
+                check()
             except FaultError as error:
                 faults.append(f"{step} {error.fault}")
-        guards.observe_kl(0.06 * scale)
-        guards.grad_norm.observe(2 * scale, context.config.optim.max_grad_norm)
-        guards.observe_rewards({"policy": 0.5 if scale < 2 else -2.0})
-        faults.append(f"{step} collapsed {guards.collapsed()}")
+        context.guards.grad_norm.observe(2 * scale, context.config.optim.max_grad_norm)
     return faults
 
 
@@ -367,18 +363,8 @@ def escalation(config: RunConfig) -> list[tuple[Action, float, int]]:
         if action is Action.stop:
             break
         if step % 4 == 0:
-            state.record_checkpoint(step, -math.inf, measured=False)
+            state.record_checkpoint(step, None)
     return actions
-
-
-def of_a_stranger(config: RunConfig) -> str:
-    """Return the engine path that a resumed run takes from an untrusted run folder, or "refused"."""
-    with TemporaryDirectory() as folder:
-        (Path(folder) / CONFIG_FILE).write_text("rubric: {stockfish: {path: /a/program}}")
-        try:
-            return str(resumed_config(folder, OmegaConf.structured(config), []).rubric.stockfish.path)
-        except UserError:
-            return "refused"
 
 
 @pytest.fixture
@@ -401,6 +387,5 @@ def observers(of_engines: dict[str, Any]) -> dict[str, Callable[[RunConfig], Any
         references,
         alarms,
         escalation,
-        of_a_stranger,
     )
     return {observer.__name__: observer for observer in available} | of_engines

@@ -102,9 +102,10 @@ def test_all_moves_fault_is_replayed_with_its_expected_value(
         value, logprobs = expected_value(*arguments, **options)  # type: ignore[arg-type]
         return value, logprobs * torch.nan
 
-    monkeypatch.setattr(step, "expected_value", spoiled)
     shipped = ("model.path=tiny", "rubric.source=cached", "data.train=default", "data.mixture.environment=0")
-    folder = train(*GIVEN, *shipped, exit_code=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(step, "expected_value", spoiled)
+        folder = train(*GIVEN, *shipped, exit_code=4)
     assert "fault           logprobs\n" in (folder / "diagnosis.txt").read_text()
     capfd.readouterr()
     assert main(["inspect", str(max((folder / "faults").glob("step-*.pt")))]) == 0

@@ -30,7 +30,7 @@ def run_folder(tmp_path: Path) -> Path:
         (2, "environment", ENVIRONMENT, "no+board", None, "missing_field: 2 fields"),
     ]
     names = ("step", "task", "prompt", "completion", "reward", "failure")
-    more = {"expected": None, "parts": {"structure/fields": 1.0}, "finished": True}
+    more = {"expected": None, "components": {"structure/fields": 1.0}, "finished": True}
     lines = [json.dumps(dict(zip(names, row, strict=True)) | more) for row in rows]
     (tmp_path / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
     return tmp_path

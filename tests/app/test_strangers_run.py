@@ -27,7 +27,7 @@ CLIPBOARD = "\x1b]52;c;cHduZWQ=\x07\x9b2J"
 
 @pytest.fixture(scope="module")
 def finished(train_once: Callable[..., Path]) -> Path:
-    return train_once("steps=2", "rollouts_every=1", "evaluation_rows=0")
+    return train_once("steps=2", "evaluation_rows=0")
 
 
 @pytest.fixture
@@ -79,44 +79,31 @@ def refusal(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("command", ["rescore {run}", "train resume={run} steps=4", "smoke resume={run}"])
-def test_program_of_an_untrusted_run_starts_only_with_trust(
+def test_program_that_only_the_run_names_is_never_started(
     command: str, strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = strangers_run(rubric__source="engine", rubric__stockfish__path="HERE/stockfish")
+    run = strangers_run(rubric__stockfish__path="HERE/stockfish")
     arguments = command.format(run=run).split()
-    error = refusal(arguments, capfd)
-    assert f"sets rubric.stockfish.path to '{run}/stockfish'" in error and "trust=true" in error
-    assert not (run / "started").exists()
-    # The program starts, but it is refused because it does not speak UCI.
-    refusal([*arguments, "trust=true"], capfd)
+    assert main(arguments) == 0
+    line = f"rubric.stockfish.path={run}/stockfish in {run}/config.yaml is not used; give it again if it is yours"
+    assert line in capfd.readouterr().err.splitlines() and not (run / "started").exists()
+    # A program that the user names starts, and is refused because it does not speak UCI.
+    given = [f"rubric.stockfish.path={run}/stockfish", "rubric.source=engine"]
+    refusal([*arguments, *given], capfd)
     assert (run / "started").exists()
 
 
-def test_trust_set_in_the_runs_own_config_is_ignored(
-    strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    run = strangers_run(trust=True, rubric__source="engine", rubric__stockfish__path="HERE/stockfish")
-    assert "trust=true" in refusal(["rescore", str(run)], capfd)
-    assert not (run / "started").exists()
-
-
-def test_server_of_an_untrusted_run_is_called_only_with_trust(
+def test_server_and_folder_of_the_run_are_not_contacted(
     strangers_run: Callable[..., Path],
     requests_heard: tuple[str, list[str]],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     address, heard = requests_heard
-    server = {"generator__kind": "vllm_server", "generator__vllm__urls": [address], "generator__vllm__retries": 0}
-    resume = ["train", f"resume={strangers_run(**server)}", "steps=4"]
-    assert f"sets generator.vllm.urls to ['{address}']" in refusal(resume, capfd) and not heard
-    assert main([*resume, "trust=true"]) != 0 and heard
-
-
-def test_sync_folder_of_an_untrusted_run_is_refused_without_trust(
-    strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    resume = ["train", f"resume={strangers_run(generator__vllm__sync_folder='/somewhere')}", "steps=4"]
-    assert "sets generator.vllm.sync_folder to '/somewhere'" in refusal(resume, capfd)
+    named = {"generator__vllm__urls": [address], "generator__vllm__sync_folder": "/somewhere"}
+    resume = ["train", f"resume={strangers_run(generator__kind='vllm_server', **named)}", "steps=4"]
+    error = main(resume), capfd.readouterr().err
+    assert error[0] == 2 and "generator.vllm.urls: expected" in error[1] and not heard
+    assert "generator.vllm.sync_folder=/somewhere in " in error[1]
 
 
 def saved_fault(run: Path, **changed: object) -> Path:
@@ -129,7 +116,7 @@ def saved_fault(run: Path, **changed: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["train resume={run} trust=true", "rescore {run} trust=true", "inspect {batch}"])
+@pytest.mark.parametrize("command", ["train resume={run}", "rescore {run}", "inspect {batch}"])
 def test_interpolation_in_an_untrusted_run_is_never_resolved(
     command: str,
     strangers_run: Callable[..., Path],
@@ -194,12 +181,3 @@ def test_remote_code_of_a_model_is_not_run(
     with patch.object(sys, "stdin", StringIO("y\n" * 9)):
         assert "model.path: expected a causal language model" in refusal(["train", f"resume={run}", "steps=4"], capfd)
     assert not (run / "started").exists()
-
-
-def test_option_given_by_the_user_needs_no_trust(
-    strangers_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    run = strangers_run(rubric__stockfish__path="HERE/stockfish")
-    assert "trust=true" in refusal(["rescore", str(run)], capfd)
-    assert main(["rescore", str(run), "rubric.stockfish.path=''"]) == 0
-    assert main(["rescore", str(run), f"rubric.stockfish.path={run}/stockfish"]) == 0

@@ -49,8 +49,8 @@ def test_sweep_table_shows_overrides_with_brackets() -> None:
 
 def test_comparison_of_a_single_game_has_an_infinite_interval() -> None:
     entry = Comparison(3.0, 5.0, Gain(2.0, -inf, inf), 1, 0, 1, "Wilcoxon", 1.0, 0.5, 0.5)
-    [line] = printed(comparison_table({"selfplay/legal_halfmoves": entry}))
-    assert line[:5] == ["selfplay/legal_halfmoves", "3.0000", "5.0000", "+2.0000", "[-∞, ∞]"]
+    [line] = printed(comparison_table({"selfplay/legal_plies": entry}))
+    assert line[:5] == ["selfplay/legal_plies", "3.0000", "5.0000", "+2.0000", "[-∞, ∞]"]
 
 
 def test_measures_by_colour_are_shown_in_a_separate_table() -> None:

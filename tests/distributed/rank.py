@@ -28,7 +28,7 @@ from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stockfish.pool import EngineCounts
 from rookworld_rlvr.training.config import RunConfig
-from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
+from rookworld_rlvr.training.state import Event, Hook, Moment, StepContext
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.trainer import train
 
@@ -69,15 +69,15 @@ class Replayed:
 def harmful(harm: dict[str, Any]) -> Hook:
     """Return a hook that injects a fault on one rank in one step."""
 
-    def hook(moment: Moment, context: StepContext, report: StepReport) -> None:
-        if harm["rank"] != RANK or report.step != harm["step"] or moment is not Moment(harm["moment"]):
+    def hook(moment: Moment, context: StepContext, event: Event) -> None:
+        if harm["rank"] != RANK or event.step != harm["step"] or moment is not Moment(harm["moment"]):
             return
         match harm["kind"]:
             case "nan":
                 context.policy.head.register_forward_hook(_spoil_once())
             case "engines":
                 # Engines start only on this rank, as if its share had a position that is missing in the cache.
-                context.scorer.engine_counts = EngineCounts  # type: ignore[method-assign]
+                context.sampler.scorer.engine_counts = EngineCounts  # type: ignore[method-assign]
             case "memory for the gradients":
                 vector = SimpleNamespace(**vars(torch) | {"cat": _out_of_memory_once(torch.cat)})
                 ranks.torch = vector  # type: ignore[attr-defined]
@@ -137,7 +137,7 @@ def case(
     run = build_run(config, OmegaConf.structured(config)) if whole else build_unsaved_run(config)
     context = run.context
     if replayed:
-        context.generator = Replayed(context.generator, Path(replayed))
+        context.sampler.generator = Replayed(context.sampler.generator, Path(replayed))
     context.hooks += map(harmful, harm)
     if whole:
         return [train(run)]

@@ -49,7 +49,7 @@ def test_stockfish_converts_won_positions_and_random_player_rarely_does(stockfis
 def test_a_game_is_not_won_beyond_fifty_moves() -> None:
     suite = conversion_suite(RandomPlayer, ConversionConfig(positions=2, defenders=[Defender.random]))
     rows = [row for chunk in suite.rows(0) for row in chunk]
-    assert any(row.values["conversion/ended/cut"] for row in rows)
+    assert any(row.values["conversion/ended/ply_limit"] for row in rows)
     assert all(row.values["conversion/won"] == row.values["conversion/ended/checkmate"] for row in rows)
     assert all("[FEN " in row.record for row in rows)
 

@@ -169,6 +169,6 @@ def test_errors_and_lost_games_get_worse_when_they_rise(key: str) -> None:
     assert is_worse(key, 0.1) and is_better(key, -0.1) and not is_better(key, 0.1)
 
 
-@pytest.mark.parametrize("key", ["match/cut", "match/opponent_illegal", "selfplay/ended/checkmate", "match/drawn"])
+@pytest.mark.parametrize("key", ["match/ply_limit", "match/opponent_illegal", "selfplay/ended/checkmate"])
 def test_neutral_keys_get_neither_better_nor_worse(key: str) -> None:
     assert not is_better(key, 0.1) and not is_worse(key, 0.1)

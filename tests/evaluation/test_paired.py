@@ -103,7 +103,7 @@ def test_compare_picks_test_by_values_and_uses_only_shared_rows() -> None:
 
 
 def game(index: int, legal: int, illegal: bool) -> Row:
-    values = {"selfplay/legal_halfmoves": float(legal), "selfplay/ended/illegal_move": float(illegal)}
+    values = {"selfplay/legal_plies": float(legal), "selfplay/ended/illegal_move": float(illegal)}
     return Row(index, f"game {index}", values)
 
 

@@ -29,7 +29,7 @@ def played(row: Row) -> chess.pgn.Game:
 
 def row(number: int, legal: float, ending: str) -> Row:
     ends = {f"selfplay/ended/{name}": float(name == ending) for name in ("illegal_move", "checkmate")}
-    return Row(number, number, {"selfplay/legal_halfmoves": legal, **ends})
+    return Row(number, number, {"selfplay/legal_plies": legal, **ends})
 
 
 def test_illegal_rate_is_per_ply_and_length_is_per_game() -> None:
@@ -40,7 +40,7 @@ def test_illegal_rate_is_per_ply_and_length_is_per_game() -> None:
     spread = Z_95 * math.sqrt(9762 / 2601 / 2 / 3) / 17
     assert (rate.value, rate.n, rate.low) == (2 / 51, 51, 0.0)
     assert rate.high == pytest.approx(2 / 51 + spread)
-    assert summarise(rows)["selfplay/legal_halfmoves"].value == pytest.approx(49 / 3)
+    assert summarise(rows)["selfplay/legal_plies"].value == pytest.approx(49 / 3)
     assert selfplay_measures([]) == selfplay_measures([row(0, 0, "checkmate")]) == {}
 
 
@@ -83,7 +83,7 @@ def test_random_player_plays_legal_games_to_their_end() -> None:
     assert [int(game.headers["Round"]) - 1 for game in games] == [row.index for row in rows] == list(range(6))
     for game, judged in zip(games, rows, strict=True):
         assert game.headers["White"] == game.headers["Black"] == "random"
-        assert judged.values["selfplay/legal_halfmoves"] == len(list(game.mainline_moves())) <= 120
+        assert judged.values["selfplay/legal_plies"] == len(list(game.mainline_moves())) <= 120
         assert judged.values[f"selfplay/ended/{game.headers['Termination']}"] == 1.0
         assert sum(value for key, value in judged.values.items() if "/ended/" in key and key.count("/") == 2) == 1.0
     assert len({game.end().board().fen() for game in games}) == 6
@@ -104,7 +104,7 @@ def test_plies_are_counted_by_colour_and_phase_of_their_position() -> None:
     # Three legal plies in the opening, after which Black answers with an illegal move.
     [early] = rows_of(Reader("e2e4 e7e5 g1f3 e8e4"), SelfplayConfig(games=1))
     positive = {key: value for key, value in early.values.items() if value and not key.endswith("illegal_move")}
-    half = "selfplay/legal_halfmoves"
+    half = "selfplay/legal_plies"
     assert positive == {
         half: 3.0,
         f"{half}/white": 2.0,
@@ -121,10 +121,10 @@ def test_plies_are_counted_by_colour_and_phase_of_their_position() -> None:
 def test_plies_of_a_game_sum_over_colours_and_over_phases() -> None:
     rows = rows_of(RandomPlayer(), SelfplayConfig(games=4, max_plies=300, start=Start.openings))
     for judged in rows:
-        values = {key.rpartition("/")[2]: value for key, value in judged.values.items() if "legal_halfmoves" in key}
+        values = {key.rpartition("/")[2]: value for key, value in judged.values.items() if "legal_plies" in key}
         phases = values["opening"] + values["middlegame"] + values["endgame"]
-        assert values["white"] + values["black"] == phases == values["legal_halfmoves"]
-    assert sum(judged.values["selfplay/legal_halfmoves/endgame"] for judged in rows) > 0
+        assert values["white"] + values["black"] == phases == values["legal_plies"]
+    assert sum(judged.values["selfplay/legal_plies/endgame"] for judged in rows) > 0
 
 
 def test_resumed_selfplay_skips_finished_games_and_repeats_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

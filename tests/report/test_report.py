@@ -259,7 +259,7 @@ def test_damaged_file_of_a_run_is_named(
 
 @pytest.mark.slow
 def test_report_of_10000_steps_takes_under_10_seconds_and_5_megabytes(record: Make, tmp_path: Path) -> None:
-    keys = [f"reward/part/policy/correctness/part{number}" for number in range(60)]
+    keys = [f"reward/component/policy/correctness/part{number}" for number in range(60)]
     run = record(steps=10_000)
     long = replace(
         run,

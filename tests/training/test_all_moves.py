@@ -125,7 +125,7 @@ def test_groups_without_values_or_without_a_first_marker_are_left_out(policy: Po
     assert move_batch([bare, silent], policy) is None
     alone, beside = move_batch([groups[2]], policy), move_batch([bare, groups[2], silent], policy)
     assert alone is not None and beside is not None
-    assert torch.equal(alone.tokens_BT, beside.tokens_BT) and torch.equal(alone.advantages_B, beside.advantages_B)
+    assert torch.equal(alone.tokens_BT, beside.tokens_BT) and torch.equal(alone.values_B, beside.values_B)
 
 
 def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callable[..., Path]) -> None:
@@ -151,5 +151,5 @@ def test_environment_prompts_and_label_source_have_no_move_values(make_run: Call
     for source, with_values in (("cached", 1), ("labels", 0)):
         run = make_run(f"rubric.source={source}", "data.train=default", "data.held_out=default")
         prompts = [next(row.prompt for row in run.data.train if row.task is task) for task in Task]
-        scores = run.context.scorer.score_all([ScoreRequest(prompt, "", None) for prompt in prompts])
+        scores = run.context.sampler.scorer.score_all([ScoreRequest(prompt, "", None) for prompt in prompts])
         assert [score.analysis is not None for score in scores] == [bool(with_values), False]

@@ -36,8 +36,8 @@ def test_shipped_evaluations_score_and_measure_without_an_engine(train: Train) -
     folder = train(*DEFAULTS, "steps=2", "evaluation_rows=3")
     for row in metrics(folder):
         # There are two prompts per step, both of the policy task.
-        assert row["judge/verdict/shipped"] == 2
-        assert not {"judge/verdict/label", "judge/verdict/rules", "judge/engine_positions"} & row.keys()
+        assert row["scorer/source/shipped"] == 2
+        assert not {"scorer/source/label", "scorer/source/rules", "scorer/engine_positions"} & row.keys()
     result = summary(folder)
     assert result["before"][LOSS]["n"] == 3 and LOSS in result["gain"]
 
@@ -45,7 +45,7 @@ def test_shipped_evaluations_score_and_measure_without_an_engine(train: Train) -
 def test_without_a_cache_labels_score_and_no_loss_is_measured(train: Train) -> None:
     folder = train(*DEFAULTS, "steps=1", "evaluation_rows=3", "rubric.move_evals=")
     [row] = metrics(folder)
-    assert row["judge/verdict/label"] == 2 and "judge/verdict/shipped" not in row
+    assert row["scorer/source/label"] == 2 and "scorer/source/shipped" not in row
     assert LOSS not in summary(folder)["before"]
 
 

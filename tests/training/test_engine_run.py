@@ -16,7 +16,7 @@ from rookworld_rlvr.rewards.scorer import Scorer
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.state import Moment, StepContext, StepReport
+from rookworld_rlvr.training.state import Event, Moment, StepContext
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
@@ -24,7 +24,7 @@ Pids = Callable[[StepContext], list[int]]
 LOSS = "policy/win_probability_loss"
 ENGINE = ("rubric.source=engine", "rubric.stockfish.nodes=400", "data.mixture.environment=0", "steps=3")
 # Metrics of runs with an engine. The small corpus has 32 positions, and a step uses two of them.
-KEYS = {"judge/engine_positions", "judge/engine_cached_fraction", "judge/engine_wait_s", "judge/engine_restarts"}
+KEYS = {"scorer/engine_positions", "scorer/engine_cached_fraction", "scorer/engine_wait_s", "scorer/engine_restarts"}
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:
@@ -41,8 +41,8 @@ def pids(engine_pids: Callable[[EnginePool], list[int]]) -> Pids:
     """Return a function that returns the process ids of the engines that score a run."""
 
     def of_run(context: StepContext) -> list[int]:
-        assert isinstance(context.scorer, Scorer) and context.scorer._pool
-        return engine_pids(context.scorer._pool)
+        assert isinstance(context.sampler.scorer, Scorer) and context.sampler.scorer._pool
+        return engine_pids(context.sampler.scorer._pool)
 
     return of_run
 
@@ -60,22 +60,22 @@ def test_engine_scored_rewards_are_unchanged_by_cache_and_killed_engines(
     first = train(*given, "evaluation_rows=4")
     rows, result = metrics(first), summary(first)
     assert all(row.keys() >= KEYS and row["optim/update_norm"] > 0 for row in rows)
-    assert [row["judge/engine_positions"] for row in rows] == [2, 2, 2]
-    assert rows[0]["judge/engine_cached_fraction"] <= 0.5 and rows[-1]["judge/engine_restarts"] == 0
-    assert "reward/part/policy/correctness/best_value" in rows[0]
+    assert [row["scorer/engine_positions"] for row in rows] == [2, 2, 2]
+    assert rows[0]["scorer/engine_cached_fraction"] <= 0.5 and rows[-1]["scorer/engine_restarts"] == 0
+    assert "reward/component/policy/correctness/best_value" in rows[0]
     assert not [key for row in rows for key in row if key.endswith("_match")]
     assert all(declared(key).meaning for row in rows for key in row if key != "step")
     assert 0 <= result["before"][LOSS]["value"] <= 1 and result["before"][LOSS]["n"] == 4 and LOSS in result["gain"]
     again = train(*given, "evaluation_rows=4", "rubric.stockfish.processes=2", root="again")
     assert [row["reward/mean"] for row in metrics(again)] == [row["reward/mean"] for row in rows]
-    assert [row["judge/engine_cached_fraction"] for row in metrics(again)] == [1, 1, 1]
+    assert [row["scorer/engine_cached_fraction"] for row in metrics(again)] == [1, 1, 1]
     assert summary(again)["before"] == result["before"] and summary(again)["gain"] == result["gain"]
     seen: list[int] = []
     killed = make_saved_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
     killed.context.hooks.append(kill_in_every_step(seen, pids))
     train_run(killed)
     assert [row["reward/mean"] for row in metrics(killed.folder)] == [row["reward/mean"] for row in rows]
-    assert [row["judge/engine_restarts"] for row in metrics(killed.folder)] == [1, 2, 3] and len(set(seen)) == 3
+    assert [row["scorer/engine_restarts"] for row in metrics(killed.folder)] == [1, 2, 3] and len(set(seen)) == 3
     assert metrics(killed.folder)[-1]["recovery/skipped"] == 0 and pids(killed.context) == []
 
 
@@ -90,8 +90,8 @@ def test_engine_measures_run_scored_by_labels(
     assert not KEYS & row.keys() and not [key for key in row if key.endswith("_value")]
 
 
-def kill_in_every_step(seen: list[int], pids: Pids) -> Callable[[Moment, StepContext, StepReport], None]:
-    def kill(moment: Moment, context: StepContext, _report: StepReport) -> None:
+def kill_in_every_step(seen: list[int], pids: Pids) -> Callable[[Moment, StepContext, Event], None]:
+    def kill(moment: Moment, context: StepContext, _event: Event) -> None:
         if moment is Moment.begun:
             [pid] = pids(context)
             os.kill(pid, signal.SIGKILL)
@@ -104,8 +104,8 @@ def test_engine_search_starts_before_generation(make_run: MakeRun, stockfish: st
     from rookworld_rlvr.training.step import grpo_step
 
     run = make_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
-    scorer, order = run.context.scorer, []
-    prepare, generate, score_all = scorer.prepare, run.context.generator.generate, scorer.score_all
+    scorer, order = run.context.sampler.scorer, []
+    prepare, generate, score_all = scorer.prepare, run.context.sampler.generator.generate, scorer.score_all
 
     def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any, **named: Any) -> Any:
@@ -116,7 +116,7 @@ def test_engine_search_starts_before_generation(make_run: MakeRun, stockfish: st
 
     for owner, name, call in (
         (scorer, "prepare", prepare),
-        (run.context.generator, "generate", generate),
+        (run.context.sampler.generator, "generate", generate),
         (scorer, "score_all", score_all),
     ):
         setattr(owner, name, noting(name, call))
@@ -131,8 +131,8 @@ def test_failing_engine_is_a_scorer_fault_with_a_suggestion(
     given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "rubric.stockfish.cache=false", "evaluation_rows=0")
     run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "steps=9")
 
-    def fail_from_now_on(moment: Moment, context: StepContext, report: StepReport) -> None:
-        if report.step == 1 and moment is Moment.begun:
+    def fail_from_now_on(moment: Moment, context: StepContext, event: Event) -> None:
+        if event.step == 1 and moment is Moment.begun:
             monkeypatch.setenv("FAKE_DIES", " ")
             [pid] = pids(context)
             os.kill(pid, signal.SIGKILL)

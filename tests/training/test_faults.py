@@ -28,7 +28,7 @@ from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.diagnosis import KEEP_FAULTS, SUGGESTIONS, save_fault, write_diagnosis
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.state import Hook, Moment, StepContext, StepReport
+from rookworld_rlvr.training.state import Event, Hook, Moment, StepContext, StepReport
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.trainer import train as train_run
 
@@ -52,8 +52,7 @@ GIVEN = (
 
 @pytest.fixture(autouse=True)
 def short(set_limits: Callable[..., None]) -> None:
-    # KL_FLOOR and COLLAPSE_DROP turn off the guards against KL spikes and collapse, which are not injected here.
-    set_limits(GOOD_STEPS=1, RAMP_STEPS=1, HISTORY=2, KL_FLOOR=100, COLLAPSE_DROP=100, KEEP_CHECKPOINTS=99)
+    set_limits(GOOD_STEPS=1, RAMP_STEPS=1, HISTORY=2, KEEP_CHECKPOINTS=99)
 
 
 @dataclass
@@ -64,24 +63,24 @@ class Watched:
     weights: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     last_good: dict[int, int] = field(default_factory=dict)
 
-    def __call__(self, moment: Moment, context: StepContext, report: StepReport) -> None:
+    def __call__(self, moment: Moment, context: StepContext, event: Event) -> None:
         if moment is Moment.begun:
-            self.step = report.step
+            self.step = event.step
             state = context.policy.model.state_dict()
-            self.weights[report.step] = {name: value.clone() for name, value in state.items()}
-            self.last_good[report.step] = context.recovery.last_good_step
+            self.weights[event.step] = {name: value.clone() for name, value in state.items()}
+            self.last_good[event.step] = context.recovery.last_good_step
 
 
 Injection = Callable[[Run, Callable[[], bool]], None]
 
 
-def at(moment: Moment, change: Callable[[StepContext, StepReport], None]) -> Injection:
+def at(moment: Moment, change: Callable[[StepContext, Event], None]) -> Injection:
     """Return an injection by a hook that changes something at one moment of a faulty step."""
 
     def install(run: Run, faulty: Callable[[], bool]) -> None:
-        def hook(now: Moment, context: StepContext, report: StepReport) -> None:
+        def hook(now: Moment, context: StepContext, event: Event) -> None:
             if now is moment and faulty():
-                change(context, report)
+                change(context, event)
 
         run.context.hooks.append(hook)
 
@@ -105,23 +104,23 @@ def bad_logits(value: float) -> Injection:
 
 
 def bad_gradient(factor: float) -> Injection:
-    def change(context: StepContext, _report: StepReport) -> None:
+    def change(context: StepContext, _event: Event) -> None:
         context.policy.model.get_parameter(BAD_WEIGHT).grad.mul_(factor)
 
     return at(Moment.accumulated, change)
 
 
-def bad_parameter(context: StepContext, _report: StepReport) -> None:
+def bad_parameter(context: StepContext, _event: Event) -> None:
     context.policy.model.get_parameter(BAD_WEIGHT).data[0] = torch.nan
 
 
-def bad_moment(context: StepContext, _report: StepReport) -> None:
+def bad_moment(context: StepContext, _event: Event) -> None:
     context.optimizer.state[context.policy.model.get_parameter(BAD_WEIGHT)]["exp_avg"][0] = torch.nan
 
 
 def bad_reward(value: float) -> Injection:
-    def change(_context: StepContext, report: StepReport) -> None:
-        report.rewards_PG[0, 1] = value
+    def change(_context: StepContext, event: Event) -> None:
+        event.rewards_PG[0, 1] = value
 
     return at(Moment.collected, change)
 
@@ -144,7 +143,7 @@ class SilentGenerator:
 
 
 def silent_generator(run: Run, faulty: Callable[[], bool]) -> None:
-    run.context.generator = SilentGenerator(run.context.generator, faulty)
+    run.context.sampler.generator = SilentGenerator(run.context.sampler.generator, faulty)
 
 
 @dataclass
@@ -172,7 +171,7 @@ class NanScorer:
 
 
 def nan_scorer(run: Run, faulty: Callable[[], bool]) -> None:
-    run.context.scorer = NanScorer(run.context.scorer, faulty)
+    run.context.sampler.scorer = NanScorer(run.context.sampler.scorer, faulty)
 
 
 INJECTIONS: dict[str, tuple[Injection, FaultKind, str]] = {
@@ -320,11 +319,11 @@ def test_newest_fault_files_are_kept_even_those_of_earlier_steps(tmp_path: Path)
 def test_fault_text_has_kind_tensor_and_measurement() -> None:
     fault = Fault(FaultKind.reward, "reward[group 0, completion 1]", "expected a finite number, got nan")
     assert str(fault) == "reward (reward[group 0, completion 1]: expected a finite number, got nan)"
-    assert [kind for kind in FaultKind if Fault(kind, "", "").damages_weights] == ["kl_limit", "parameter", "collapse"]
+    assert [kind for kind in FaultKind if Fault(kind, "", "").damages_weights] == ["kl_limit", "parameter"]
 
 
 def test_reference_and_sampler_faults_are_distinguished_from_policy_faults(make_saved_run: MakeRun) -> None:
-    def spoil_reference(context: StepContext, _report: StepReport) -> None:
+    def spoil_reference(context: StepContext, _event: Event) -> None:
         context.references.current.model.get_parameter(BAD_WEIGHT).data[0] = torch.nan
 
     class Forgetful(SilentGenerator):
@@ -340,7 +339,7 @@ def test_reference_and_sampler_faults_are_distinguished_from_policy_faults(make_
             ]
 
     def forget(run: Run, faulty: Callable[[], bool]) -> None:
-        run.context.generator = Forgetful(run.context.generator, faulty)
+        run.context.sampler.generator = Forgetful(run.context.sampler.generator, faulty)
 
     for injection, tensor in (
         (at(Moment.begun, spoil_reference), f"reference: {BAD_WEIGHT}"),
@@ -387,7 +386,7 @@ def test_disabled_recovery_only_skips_non_finite_steps(make_saved_run: MakeRun, 
 
 def test_out_of_memory_halves_micro_batch_and_keeps_gradient_norm(make_saved_run: MakeRun) -> None:
     def short_of_memory(most: int) -> Hook:
-        def hook(moment: Moment, context: StepContext, _report: StepReport) -> None:
+        def hook(moment: Moment, context: StepContext, _event: Event) -> None:
             if moment is Moment.micro_batch and context.micro_batch_size > most:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nsecond line")
 

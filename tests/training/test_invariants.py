@@ -20,24 +20,24 @@ from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.state import Moment, StepContext, StepReport
-from rookworld_rlvr.training.step import grpo_step
+from rookworld_rlvr.training.state import Event, Moment, StepContext, StepReport
+from rookworld_rlvr.training.step import examples_per_pass, grpo_step, loss_plan
 
 MakeRun = Callable[..., Run]
 NO_CLIP = "optim.max_grad_norm=1e9"
 
 
 def collect(context: StepContext, *, temperature: float = 1.0, group_size: int = 4) -> list[Group]:
-    examples = context.prompts.draw(2)
+    examples = context.sampler.prompts.draw(2)
     sampled = sample_groups(
-        context.generator,
+        context.sampler.generator,
         context.policy.tokenizer,
         examples,
         group_size=group_size,
         temperature=temperature,
         seeds=range(2),
     )
-    return score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer)
+    return score_groups(sampled, context.policy.tokenizer, examples, scorer=context.sampler.scorer)
 
 
 def collate(groups: list[Group], policy: Policy) -> Batch:
@@ -47,14 +47,10 @@ def collate(groups: list[Group], policy: Policy) -> Batch:
     return replace(batch, advantages_B=advantages_PG.flatten())
 
 
-def loss_of(context: StepContext, batch: Batch, report: StepReport) -> Tensor:
-    """Return the loss of the batch as one update of one micro-batch; add its token totals to the report."""
-    tokens = batch.trained_tokens()
-    sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=48)
-    plan = context.loss_plan(sizes, kl_coef=report.kl_coef)
-    result = grpo_loss(context.policy, batch, plan)
-    report.tokens.add(result.totals)
-    return result.loss
+def loss_of(context: StepContext, batch: Batch) -> Tensor:
+    """Return the loss of the batch as one update of one micro-batch, with a KL coefficient of 0.5."""
+    sizes = LossSizes(completions=len(batch.tokens_BT), tokens_per_update=batch.trained_tokens(), max_tokens=48)
+    return grpo_loss(context.policy, batch, loss_plan(context, sizes, kl_coef=0.5)).loss
 
 
 def row_logprobs(policy: Policy, group: Group, i: int, temperature: float) -> Tensor:
@@ -124,8 +120,8 @@ def test_micro_batches_give_full_batch_gradient_for_every_loss_and_kl_form(
     def gradients(micro_batch_size: int) -> tuple[list[Tensor], StepReport]:
         given = ("kl.coef=0.5", "objective.entropy_coef=0.1", f"optim.micro_batch_size={micro_batch_size}", NO_CLIP)
         # gspo refuses corrections by token.
-        mismatch = "objective.mismatch.mode=sequence_truncate" if loss is LossKind.gspo else "objective.mismatch.cap=2"
-        given += (f"objective.loss={loss}", mismatch, f"kl.form={form}", "generator.max_new_tokens=16")
+        mismatch = f"objective.mismatch_cap={0 if loss is LossKind.gspo else 2}"
+        given += (f"objective.loss={loss}", mismatch, f"kl.form='{form}'", "generator.max_new_tokens=16")
         context = make_run(*given).context
         shake(context.references.current)
         report = grpo_step(context, 0)
@@ -188,7 +184,7 @@ def test_only_states_that_predict_a_sampled_token_get_gradient(make_run: MakeRun
 
     with torch.enable_grad():
         hook = context.policy.model.base_model.register_forward_hook(keep)
-        loss = loss_of(context, batch, StepReport(step=0, kl_coef=0.5))
+        loss = loss_of(context, batch)
         loss.backward()
         hook.remove()
     gradient_BT = states[0].grad.abs().amax(-1)  # type: ignore[union-attr]
@@ -205,8 +201,7 @@ def test_pad_token_ids_change_neither_loss_nor_gradient(make_run: MakeRun, packs
     for pad in (context.policy.pad_id, 700):
         tokens_BT = batch.tokens_BT.masked_fill(batch.attention_BT == 0, pad)
         context.optimizer.zero_grad()
-        report = StepReport(step=0, kl_coef=0.5)
-        loss = loss_of(context, replace(batch, tokens_BT=tokens_BT), report)
+        loss = loss_of(context, replace(batch, tokens_BT=tokens_BT))
         loss.backward()
         results.append((loss.item(), context.policy.model.lm_head.weight.grad.clone()))
     assert results[0][0] == results[1][0] and torch.equal(results[0][1], results[1][1])
@@ -241,7 +236,7 @@ def test_trained_tokens_are_sampled_tokens_not_retokenised_text(make_run: MakeRu
 def test_evaluation_leaves_random_state_and_training_mode_unchanged(make_run: MakeRun) -> None:
     run = make_run("evaluation_rows=4")
     before = torch.get_rng_state()
-    rows = evaluate(run.context.generator, run.context.policy.tokenizer, run.data.held_out)
+    rows = evaluate(run.context.sampler.generator, run.context.policy.tokenizer, run.data.held_out)
     assert len(rows) == 8
     assert torch.equal(torch.get_rng_state(), before) and run.context.policy.model.training
 
@@ -252,7 +247,7 @@ def test_label_equal_to_a_completion_raises_its_reward(make_run: MakeRun) -> Non
         run = make_run("data.mixture.environment=0", "objective.prompts_per_step=1", "objective.group_size=16")
         row = next(example for example in run.data.train if example.task is Task.policy)
         row = replace(row, completion=label or row.completion)
-        run.context.prompts = PromptStream([row], MixtureConfig(1.0, 0.0), 0)
+        run.context.sampler.prompts = PromptStream([row], MixtureConfig(1.0, 0.0), 0)
         report = grpo_step(run.context, 0)
         return list(report.groups[0].samples), report.rewards_PG[0]
 
@@ -312,13 +307,13 @@ def test_micro_batches_shrink_to_use_all_cores_and_keep_gradient_norm(
     context = make_run("objective.group_size=8", "optim.micro_batch_size=64").context
     for cores, rows, size in ((1, 128, 64), (2, 128, 64), (2, 64, 32), (3, 128, 48), (8, 128, 16), (8, 8, 16)):
         threads(cores)
-        assert context.examples_per_pass(rows) == size, (cores, rows)
+        assert examples_per_pass(context, rows) == size, (cores, rows)
 
 
 @pytest.mark.parametrize("packs", [True, False])
-def test_unmeasured_kl_without_penalty_saves_passes_and_keeps_gradient(make_run: MakeRun, packs: bool) -> None:
-    def step(measured: str) -> tuple[list[Tensor | None], dict[str, float], int, int]:
-        given = ("kl.coef=0", "objective.prompts_per_step=3", f"kl.measured={measured}")
+def test_kl_off_saves_passes_and_keeps_the_gradient_without_penalty(make_run: MakeRun, packs: bool) -> None:
+    def step(form: str) -> tuple[list[Tensor | None], dict[str, float], int, int]:
+        given = ("kl.coef=0", "objective.prompts_per_step=3", f"kl.form='{form}'")
         context, passes, trained = make_run(*given, packs=packs).context, [], []
         context.references.current.model.base_model.register_forward_pre_hook(lambda *_: passes.append(1))
         count = context.policy.model.get_output_embeddings().register_forward_pre_hook(
@@ -332,7 +327,7 @@ def test_unmeasured_kl_without_penalty_saves_passes_and_keeps_gradient(make_run:
         gradient = [parameter.grad for parameter in context.policy.model.parameters()]
         return gradient, step_metrics(report, context), len(passes), sum(trained)
 
-    (gradient, metrics, passes, trained), (others, without, none, fewer) = step("true"), step("false")
+    (gradient, metrics, passes, trained), (others, without, none, fewer) = step("exact"), step("off")
     for ours, theirs in zip(gradient, others, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
     assert passes > 0 == none and 0 < fewer < trained
@@ -359,8 +354,8 @@ def test_step_loss_is_unchanged_by_fault_in_last_update(make_run: MakeRun) -> No
     def step(*, fault: bool) -> StepReport:
         context = make_run("objective.minibatches=2").context
 
-        def break_the_second_update(moment: Moment, _context: StepContext, report: StepReport) -> None:
-            if moment is Moment.accumulated and report.updates and fault:
+        def break_the_second_update(moment: Moment, _context: StepContext, event: Event) -> None:
+            if moment is Moment.accumulated and event.updates and fault:
                 next(context.policy.model.parameters()).grad.fill_(torch.nan)
 
         context.hooks.append(break_the_second_update)

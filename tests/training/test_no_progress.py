@@ -12,7 +12,7 @@ from rookworld_rlvr.stability.faults import Fault, FaultKind
 from rookworld_rlvr.stability.recovery import RecoveryState
 from rookworld_rlvr.training.health import no_progress_reason, watch
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.state import Collection, Moment, StepContext, StepReport
+from rookworld_rlvr.training.state import Collection, Event, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
@@ -26,9 +26,9 @@ def three_steps(set_limits: Callable[..., None]) -> None:
 GIVEN = ("evaluation_rows=0", "generator.max_new_tokens=8", "steps=9")
 
 
-def constant_reward(moment: Moment, _context: StepContext, report: StepReport) -> None:
+def constant_reward(moment: Moment, _context: StepContext, event: Event) -> None:
     if moment is Moment.collected:
-        report.rewards_PG.fill_(0.25)
+        event.rewards_PG.fill_(0.25)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_run_without_effect_stops_with_reason_and_diagnosis(
 def test_effective_update_resets_count_of_ineffective_steps(make_saved_run: MakeRun) -> None:
     run = make_saved_run(*GIVEN, "steps=7")
     run.context.hooks.append(
-        lambda moment, context, report: constant_reward(moment, context, report) if report.step % 3 else None
+        lambda moment, context, event: constant_reward(moment, context, event) if event.step % 3 else None
     )
     train_run(run)
     assert run.context.recovery.ineffective == 0 and run.context.recovery.skipped == 0

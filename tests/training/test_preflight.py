@@ -119,11 +119,11 @@ def stale_generator(run: Run, change: float) -> HFGenerator:
 
 def test_a_sampler_with_other_weights_is_refused_by_name(make_run: MakeRun) -> None:
     run = make_run()
-    run.context.generator = stale_generator(run, 0.0)
+    run.context.sampler.generator = stale_generator(run, 0.0)
     assert refused(run) == []
-    run.context.generator = stale_generator(run, 1e-6)
+    run.context.sampler.generator = stale_generator(run, 1e-6)
     assert refused(run) == ["sampler_synced"]
-    run.context.generator = stale_generator(run, 0.3)
+    run.context.sampler.generator = stale_generator(run, 0.3)
     assert refused(run) == ["sampler_agrees", "sampler_synced"]
 
 

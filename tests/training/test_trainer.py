@@ -34,7 +34,7 @@ SUMMARY_KEYS = {
     "peak_rss_gib",
     "preflight",
 }
-TRANSCRIPT_KEYS = {"step", "task", "prompt", "completion", "expected", "reward", "parts", "failure", "finished"}
+TRANSCRIPT_KEYS = {"step", "task", "prompt", "completion", "expected", "reward", "components", "failure", "finished"}
 CONSTANT_LR = "optim.min_lr_fraction=1"
 
 
@@ -90,7 +90,7 @@ def test_metrics_have_one_object_per_step_and_every_key_is_declared(finished: Pa
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     families = {key for key in METRICS if key.endswith("/*")}
     # tests/training/test_engine_run.py has a run that is scored by an engine.
-    of_engines = {key for key in METRICS if key.startswith("judge/engine_")}
+    of_engines = {key for key in METRICS if key.startswith("scorer/engine_")}
     assert len(of_engines) == 4
     # tests/training/test_validation.py has runs with a learning curve.
     of_curve = {key for key in METRICS if key.startswith("validation/")}

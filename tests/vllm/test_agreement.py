@@ -40,7 +40,7 @@ def test_vllm_logprobs_agree_with_trainer_after_twenty_updates(
     sampler: Generator, temperature: float, prompts: Prompts, make_context: Callable[..., Any]
 ) -> None:
     context = make_context(f"generator.temperature={temperature}", "kl.coef=0", "recovery.enabled=false")
-    context.generator, context.config.steps = sampler, UPDATES
+    context.sampler.generator, context.config.steps = sampler, UPDATES
     model, before = context.policy.model, checksum(context.policy.model)
     assert model.lm_head.weight is model.get_input_embeddings().weight
     head = model.lm_head.weight.detach().clone()

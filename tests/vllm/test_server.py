@@ -56,7 +56,7 @@ def test_foreign_server_weights_fail_sync_and_preflight(
 
     context = make_context()
     client = make_client(context.policy)
-    context.generator = client
+    context.sampler.generator = client
     given = preflight_input(context, preflight_examples(read_corpus(corpus.train).examples))
     assert all(check.passed for check in run_preflight(given))
     # The next weight sync reads a file with other weights, which the sync itself detects.

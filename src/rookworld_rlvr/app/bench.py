@@ -50,7 +50,7 @@ def bench(config: BenchRunConfig, raw: DictConfig) -> None:
         check_output_file(output, "bench.output")
     if config.resume:
         config = to_dataclass(resumed_config(config.resume, raw, overrides()))
-    run = build_unsaved_run(replace(config, evaluation_rows=0, resume="", max_staleness=0))
+    run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
     with closing(run):
         rounds = measure(run.context, config)
     figures = {"machine": machine(config, run.context.policy), **summary(rounds)}
@@ -65,11 +65,11 @@ def measure(context: StepContext, config: BenchRunConfig) -> dict[GeneratorKind,
     generators = {kind: make_generator(context.policy, replace(config.generator, kind=kind)) for kind in kinds}
     rows: dict[GeneratorKind, list[Row]] = {kind: [] for kind in kinds}
     for at in range(1 + config.bench.rounds):
-        prompts = context.prompts.state_dict()
+        prompts = context.sampler.prompts.state_dict()
         first = at % len(kinds)
         for kind in [*kinds[first:], *kinds[:first]]:
-            context.prompts.load_state_dict(prompts)
-            context.generator = generators[kind]
+            context.sampler.prompts.load_state_dict(prompts)
+            context.sampler.generator = generators[kind]
             row = one_step(context, at)
             # The first round does not count, because kernels are chosen and memory is allocated in it.
             rows[kind] += [row] if at else []
@@ -84,15 +84,16 @@ def one_step(context: StepContext, step: int) -> Row:
         raise TrainingGaveUpError(f"the step failed: {report.fault}")
     if not report.updates:
         raise TrainingGaveUpError("the step had nothing to train on: expected groups of unequal rewards")
-    sampled, times_s, peak_gib = report.collection, report.times_s, step_peak_gib()
+    completions, times_s, peak_gib = report.rollout.completions(), report.times_s, step_peak_gib()
+    tokens = sum(len(done.tokens) for done in completions)
     return {
-        "completions_per_s": sampled.sampled_completions / times_s["step"],
-        "tokens_per_s": sampled.sampled_tokens / times_s["generate"],
+        "completions_per_s": len(completions) / times_s["step"],
+        "tokens_per_s": tokens / times_s["generate"],
         **{f"{phase}_s": times_s[phase] for phase in PHASES},
         "score_share": times_s["score"] / times_s["step"],
         # The peak of the whole process if the system does not report the step's own.
         "peak_gib": peak_memory_gib() if isnan(peak_gib) else peak_gib,
-        "completion_tokens": sampled.sampled_tokens / sampled.sampled_completions,
+        "completion_tokens": tokens / len(completions),
     }
 
 

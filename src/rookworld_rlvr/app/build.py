@@ -28,11 +28,11 @@ from ..stockfish.pool import EnginePool
 from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream
 from ..training.checkpoint import find_run
+from ..training.collection import Sampler
 from ..training.config import RunConfig, Tracker
 from ..training.data import Data, hold_back, load_data, unseen_mates
 from ..training.memory import measure_peak
 from ..training.optim import make_optimizer
-from ..training.prefetch import Prefetch
 from ..training.run import Run
 from ..training.run_files import CONFIG_FILE, METRICS_FILE, make_run_folder
 from ..training.sinks import ConsoleSink, JsonlSink, Sink
@@ -92,8 +92,6 @@ def build_unsaved_run(config: RunConfig) -> Run:
         random.seed(config.seed)
         torch.manual_seed(config.seed)
         data = _load_data(config)
-        if config.max_staleness and world.size > 1:
-            raise UserError(f"max_staleness: expected 0 with several processes, got {config.max_staleness}")
         prompts = PromptStream(data.train, config.data.mixture, config.seed)
         return _build(config, data, prompts, device, world)
     except BaseException as error:
@@ -118,13 +116,18 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
         config=config,
         policy=policy,
         references=references,
-        generator=generator,
-        scorer=scorer,
-        prompts=prompts,
+        sampler=Sampler(
+            generator,
+            scorer,
+            prompts,
+            policy.tokenizer,
+            world,
+            temperature=config.generator.temperature,
+            seed=config.seed,
+        ),
         world=world,
         optimizer=make_optimizer(policy.model.parameters(), config.optim),
         guards=Guards(config.recovery.guard),
-        prefetch=Prefetch(policy) if config.max_staleness else None,
         hooks=[measure_peak],
     )
     return Run(

@@ -14,14 +14,15 @@ from ..report.terminal import printable
 from ..rewards.rubric import MoveSource
 from ..rollout.generator import GeneratorKind
 from ..stability.faults import FaultError
-from ..training.all_moves import MoveBatch, expected_value
+from ..training.all_moves import MoveBatch
 from ..training.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint
-from ..training.checks import check_gradient, check_kl, check_logprobs, check_loss
+from ..training.checks import check_kl, check_loss
 from ..training.config import RunConfig
 from ..training.diagnosis import load_fault
-from ..training.loss import MicroLoss, grpo_loss
+from ..training.loss import MicroLoss
 from ..training.run_files import CONFIG_FILE
 from ..training.state import StepContext
+from ..training.step import check_gradient, completions_loss, kl_limit, loss_plan, moves_loss
 from .arguments import OneLineParser
 from .build import build_unsaved_run, make_console, print_lines
 from .train import saved_settings
@@ -79,29 +80,24 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
 
 
 def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> None:
-    batch = saved["batch"].to(context.policy.device)
-    tokens = batch.trained_tokens()
-    max_tokens = context.config.generator.max_new_tokens
-    sizes = LossSizes(completions=len(batch.tokens_BT), tokens=tokens, step_tokens=tokens, max_tokens=max_tokens)
+    policy, batch = context.policy, saved["batch"].to(context.policy.device)
+    tokens, max_tokens = batch.trained_tokens(), context.config.generator.max_new_tokens
+    sizes = LossSizes(completions=len(batch.tokens_BT), tokens_per_update=tokens, max_tokens=max_tokens)
+    plan = loss_plan(context, sizes, kl_coef=saved["kl_coef"])
     try:
-        plan = context.loss_plan(sizes, kl_coef=saved["kl_coef"], stale=saved["stale"])
         if isinstance(batch, MoveBatch):
-            value, logprobs = expected_value(context.policy, batch, temperature=plan.temperature)
-            check_logprobs(context, logprobs, None, batch)
-            loss = -plan.objective.all_moves_coef * value
-            print_lines(console, f"{'expected value':<15} {value.item():.6g}")
+            loss, totals = moves_loss(policy, batch, plan)
+            print_lines(console, f"{'expected value':<15} {totals.expected_value_sum:.6g}")
         else:
-            micro_loss = grpo_loss(context.policy, batch, plan)
-            check_logprobs(context, micro_loss.logprobs, micro_loss.ref_logprobs, batch)
-            _show_terms(console, micro_loss)
+            micro_loss = completions_loss(policy, batch, plan)
             loss = micro_loss.loss
+            _show_terms(console, micro_loss)
             if plan.objective.all_moves_coef:
                 print_lines(console, "left out: the expected value over all legal moves, which the file does not have")
-        check_loss(loss, batch)
-        if not isinstance(batch, MoveBatch):
-            check_kl(context, batch, micro_loss.totals)
+            check_loss(loss, batch)
+            check_kl(micro_loss.totals, kl_limit(context.config), batch)
         loss.backward()
-        grads = [p.grad for p in context.policy.model.parameters() if p.grad is not None]
+        grads = [p.grad for p in policy.model.parameters() if p.grad is not None]
         grad_norm = float(torch.nn.utils.get_total_norm(grads))
         print_lines(console, f"gradient norm   {grad_norm:.6g}")
         check_gradient(context, grad_norm, batch)

@@ -61,7 +61,7 @@ def _folder(text: str) -> Path:
 
 
 def _rescore(config: RunConfig, raw: DictConfig) -> None:
-    given = [override for override in overrides() if not override.startswith(("resume=", "trust="))]
+    given = [override for override in overrides() if not override.startswith("resume=")]
     if other := [override for override in given if not override.startswith("rubric")]:
         raise UserError(f"rescore: expected overrides of rubric, got {' '.join(other)}")
     again: RunConfig = to_dataclass(resumed_config(config.resume, raw, overrides()))

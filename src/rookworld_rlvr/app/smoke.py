@@ -9,9 +9,10 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from ..errors import TrainingGaveUpError
+from ..objective import ZeroVariance
 from ..rollout.groups import Group
 from ..tasks.prompt_stream import MixtureConfig, PromptStream
-from ..training.config import RunConfig, ZeroVariance
+from ..training.config import RunConfig
 from ..training.memory import peak_memory_gib
 from ..training.preflight import (
     PREFLIGHT_GROUP_SIZE,
@@ -53,7 +54,7 @@ def _smoke(config: RunConfig, run: Run) -> None:
     checks = preflight_checks(run.context, examples)
     # With rows of both tasks, draw one prompt of each.
     mixture = MixtureConfig(1.0, 1.0) if len(examples) == 2 else config.data.mixture
-    run.context.prompts = PromptStream(examples, mixture, config.seed)
+    run.context.sampler.prompts = PromptStream(examples, mixture, config.seed)
     # With two completions per prompt many groups have zero variance. They are kept, or there might be no step to show.
     collection = replace(config.objective.collection, zero_variance=ZeroVariance.keep)
     objective = replace(
@@ -88,12 +89,12 @@ def _show_group(console: Console, group: Group) -> None:
     _show_title(console, group.example.task.value)
     lines = [f"prompt      {group.example.prompt}", f"expected    {group.example.completion}"]
     for sample in group.samples:
-        parts = "  ".join(f"{name} {value:.2f}" for name, value in sample.score.components.items())
+        components = "  ".join(f"{name} {value:.2f}" for name, value in sample.score.components.items())
         failure = sample.score.failure
         lines += [
             f"completion  {sample.text}",
             f"  reward    {sample.score.total:+.3f}  {failure.reason if failure else 'well-formed'}",
-            f"  parts     {parts}",
+            f"  components {components}",
         ]
     print_lines(console, *lines)
 

@@ -1,5 +1,6 @@
 """`rookworld train [overrides]`: train a model; with -m, train a sweep of models."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ..files import write_text
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.summary import summarise_run
+from ..report.terminal import printable
 from ..training.checkpoint import checkpoint_folder, checkpoint_step, find_run
 from ..training.config import RunConfig
 from ..training.run import Run
@@ -32,11 +34,10 @@ NAME = "train"
 # Value of `resume` that means the newest unfinished run of this configuration or, if there is none, a new run.
 AUTO = "auto"
 # Settings of the process, which may differ between a run and the command that resumes it with resume=auto.
-PROCESS_SETTINGS = frozenset({"resume", "trust", "processes", "distributed", "threads", "output_root", "max_minutes"})
-# Options that older runs lack, with the values that give the training of that time.
-DEFAULTS_OF_OLDER_RUNS = {"start_share": 0.0, "objective.all_moves_coef": 0.0}
-# Settings that name programs to start, addresses to contact and folders to write to.
-SETTINGS_NEEDING_TRUST = ("rubric.stockfish.path", "generator.vllm.urls", "generator.vllm.sync_folder")
+PROCESS_SETTINGS = frozenset({"resume", "processes", "distributed", "threads", "output_root", "max_minutes"})
+# Settings that name programs to start, addresses to contact and folders to write to. They are never taken from a saved
+# configuration, because the run's folder may come from a stranger.
+NEVER_FROM_A_RUN = ("rubric.stockfish.path", "generator.vllm.urls", "generator.vllm.sync_folder")
 
 
 def main(argv: list[str]) -> int:
@@ -102,7 +103,7 @@ def _next(folder: Path, summary: Mapping[str, Any]) -> str:
 def _finished(config: RunConfig, given: Sequence[str]) -> str:
     """Return a line if the resumed run has made all its steps; empty otherwise, or if other options are overridden."""
     folder, checkpoint = find_run(config.resume)
-    if {override.split("=", 1)[0] for override in given} - {"resume", "trust", "steps"}:
+    if {override.split("=", 1)[0] for override in given} - {"resume", "steps"}:
         return ""
     if checkpoint is None or is_unfinished(folder) or checkpoint_step(checkpoint) < config.steps:
         return ""
@@ -183,13 +184,16 @@ def saved_settings(path: Path) -> DictConfig:
 
 
 def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig:
-    """Return the configuration the run was started with, updated by the overrides in `given`. Raises UserError."""
+    """Return the configuration the run was started with, updated by the overrides in `given`. Raises UserError.
+
+    A setting of NEVER_FROM_A_RUN has the value that is given now; a line on standard error says so if the run had
+    another.
+    """
     path = find_run(resume)[0] / CONFIG_FILE
     merged, saved = raw.copy(), saved_settings(path)
     try:
-        for key, value in DEFAULTS_OF_OLDER_RUNS.items():
-            OmegaConf.update(merged, key, value)
         merged.merge_with(saved)
+        _leave_out(merged, raw, path)
         begun_with = merged.start_share
         for override in given:
             if _sets_many(override, raw):
@@ -201,14 +205,14 @@ def resumed_config(resume: str, raw: DictConfig, given: list[str]) -> DictConfig
     if merged.start_share != begun_with:
         expected = f"start_share={begun_with:g}, as the run's checkpoints have it"
         raise UserError(f"resume: expected {expected}, got {merged.start_share:g}")
-    merged.trust = raw.trust
-    _require_trust(merged, raw, path)
     return merged
 
 
-def _require_trust(merged: DictConfig, raw: DictConfig, path: Path) -> None:
-    """Raise UserError if the folder sets a program, an address or a folder to write to, unless trust=true."""
-    for key in SETTINGS_NEEDING_TRUST:
-        value = OmegaConf.select(merged, key)
-        if value != OmegaConf.select(raw, key) and not raw.trust:
-            raise UserError(f"resume: {path} sets {key} to {value!r}; if you trust this folder, add trust=true")
+def _leave_out(merged: DictConfig, raw: DictConfig, path: Path) -> None:
+    """Replace the settings of NEVER_FROM_A_RUN in `merged` by those in `raw`, and name each that had another value."""
+    for key in NEVER_FROM_A_RUN:
+        value, given = OmegaConf.select(merged, key), OmegaConf.select(raw, key)
+        if value != given:
+            OmegaConf.update(merged, key, given, merge=False)
+            line = f"{key}={printable(str(value))} in {path} is not used; give it again if it is yours"
+            print(line, file=sys.stderr)

@@ -57,8 +57,7 @@ class End(StrEnum):
     seventyfive_moves = "seventyfive_moves"
     fivefold_repetition = "fivefold_repetition"
     illegal_move = "illegal_move"
-    ply_limit = "cut"
-    """In keys and PGN files it is called `cut`."""
+    ply_limit = "ply_limit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,11 +159,11 @@ KEYS: Mapping[str, Key] = {
     "mate_in_one/accuracy": _higher("the move mates"),
     "mate_in_one/exact": _higher("the move is the file's", "at or below `mate_in_one/accuracy`"),
     "mate_in_one/legal": _higher("the move is legal", "near 1"),
-    "selfplay/legal_halfmoves": _higher(
+    "selfplay/legal_plies": _higher(
         "legal plies of a game before an illegal one or the end; also by colour and phase", scale=COUNT, unit="plies"),
     "selfplay/illegal_rate": _lower("illegal plies over all plies tried; `n` counts plies; also by colour and phase"),
     "selfplay/ended": _neutral(
-        "games by their end: `…/checkmate`, `…/illegal_move` and so on, `…/cut` at the ply limit; "
+        "games by their end: `…/checkmate`, `…/illegal_move` and so on, `…/ply_limit` at the ply limit; "
         "`…/illegal_move/<slice>` by colour and phase", "fewer end by an illegal move"),
     "selfplay/ended/illegal_move": Key(Direction.lower),
     **_games("engine_match"),
@@ -180,7 +180,8 @@ KEYS: Mapping[str, Key] = {
     **_label_loss("environment"),
     "conversion/won": _higher(
         "won positions in which the player mates within 50 moves; also `…/<advantage>_<defender>`"),
-    "conversion/ended": _neutral("games by their end: `…/checkmate`, `…/stalemate` and so on, `…/cut` after 50 moves"),
+    "conversion/ended": _neutral(
+        "games by their end: `…/checkmate`, `…/stalemate` and so on, `…/ply_limit` after 50 moves"),
 }  # fmt: skip
 """Declared keys by full name, without SAMPLED, BEST and DISTINCT, in the order of the generated documentation."""
 

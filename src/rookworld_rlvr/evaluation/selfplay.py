@@ -14,7 +14,7 @@ from .table import Measure, Row
 
 # Games in a chunk. An interruption loses at most one chunk, and the progress bar advances after each.
 SIDE_BY_SIDE = 25
-LEGAL, ILLEGAL = "selfplay/legal_halfmoves", f"selfplay/ended/{End.illegal_move}"
+LEGAL, ILLEGAL = "selfplay/legal_plies", f"selfplay/ended/{End.illegal_move}"
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class SelfplayConfig:
 def selfplay_suite(player: Player, config: SelfplayConfig, *, seed: int = 0, name: str = "model") -> Suite:
     """Return the suite, with a row per game whose record is the game. The games of a chunk are played side by side.
 
-    `seed` decides the openings, and `name` is the player's name in records. The values are `selfplay/legal_halfmoves`,
+    `seed` decides the openings, and `name` is the player's name in records. The values are `selfplay/legal_plies`,
     the number of legal plies, and `selfplay/ended/<reason>`, which is 1 for the reason of the game's end. Legal plies
     and the end by an illegal move are also counted by the slices of the position in which the move was chosen.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,11 @@ MOST_PADDING = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """B = P·G rows, each a prompt followed by a completion, padded on the right."""
+class TokenBatch:
+    """B rows of tokens, each a prompt followed by trained tokens, padded on the right.
+
+    The last dimensions of a field's name are those of its tensor: `_BT` has a value per token, `_B` one per row.
+    """
 
     tokens_BT: Tensor
     """Token ids, int64."""
@@ -24,35 +27,28 @@ class Batch:
     """Position of each real token in its row."""
     loss_mask_BT: Tensor
     """True at t if the token at t + 1 is trained, because the state at t predicts it. The last column is False."""
-    sampler_logprobs_BT: Tensor
-    """Log-prob of the token at t + 1 under the sampler; nat, float32; 0 if that token is not trained."""
-    advantages_B: Tensor
-    """Advantage of each row, float32."""
     prompts_B: Tensor
     """Index of each row's prompt, int64. The rows of a group have the same index."""
-    old_logprobs_BT: Tensor | None = None
-    """Log-prob of the token at t + 1 before the step's first update, nat. If None, the loss uses the policy's current
-    log-probs, detached, which are the same in the first update."""
 
-    def select(self, rows: Tensor, width: int | None = None) -> "Batch":
+    def select(self, rows: Tensor, width: int | None = None) -> Self:
         """Return the given rows (indices or a boolean mask), truncated to `width` columns."""
         columns = slice(width)
-        old_logprobs_BT = self.old_logprobs_BT
-        return type(self)(
-            self.tokens_BT[rows, columns],
-            self.attention_BT[rows, columns],
-            self.positions_BT[rows, columns],
-            self.loss_mask_BT[rows, columns],
-            self.sampler_logprobs_BT[rows, columns],
-            self.advantages_B[rows],
-            self.prompts_B[rows],
-            None if old_logprobs_BT is None else old_logprobs_BT[rows, columns],
+        return replace(
+            self,
+            **{
+                name: value[rows, columns] if name.endswith("_BT") else value[rows]
+                for name, value in self.tensors().items()
+            },
         )
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> Self:
         """Return a copy of the batch on another device."""
+        return replace(self, **{name: value.to(device) for name, value in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the batch's tensors by field name, without those that are None."""
         held = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return replace(self, **{name: value.to(device) for name, value in held.items() if value is not None})
+        return {name: value for name, value in held.items() if value is not None}
 
     def trained_tokens(self) -> int:
         return int(self.loss_mask_BT.sum())
@@ -62,28 +58,36 @@ class Batch:
         return self.tokens_BT.roll(-1, dims=1)
 
 
-def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: torch.device) -> Batch:
+@dataclass(frozen=True, slots=True)
+class Batch(TokenBatch):
+    """B = P·G rows, each a prompt followed by a sampled completion."""
+
+    sampler_logprobs_BT: Tensor
+    """Log-prob of the token at t + 1 under the sampler; nat, float32; 0 if that token is not trained."""
+    advantages_B: Tensor
+    """Advantage of each row, float32."""
+    old_logprobs_BT: Tensor | None = None
+    """Log-prob of the token at t + 1 before the step's first update, nat. If None, the loss uses the policy's current
+    log-probs, detached, which are the same in the first update."""
+
+
+BatchT = TypeVar("BatchT", bound=TokenBatch)
+
+
+def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: torch.device) -> TokenBatch:
     """Return a batch of rows of prompt and completion tokens, at least one of each in a row.
 
-    Every token of a completion is trained. Each row has a prompt index of its own. Advantages and sampler log-probs
-    are 0.
+    Every token of a completion is trained. Each row has a prompt index of its own.
     """
     tokens_BT, attention_BT = padded([(*prompt, *done) for prompt, done in rows], pad_id, device, "right")
     loss_mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
     for i, (prompt, done) in enumerate(rows):
         loss_mask_BT[i, len(prompt) - 1 : len(prompt) + len(done) - 1] = True
-    return Batch(
-        tokens_BT,
-        attention_BT,
-        position_ids(attention_BT),
-        loss_mask_BT,
-        torch.zeros(tokens_BT.shape, device=device),
-        torch.zeros(len(rows), device=device),
-        torch.arange(len(rows), device=device),
-    )
+    prompts_B = torch.arange(len(rows), device=device)
+    return TokenBatch(tokens_BT, attention_BT, position_ids(attention_BT), loss_mask_BT, prompts_B)
 
 
-def micro_batch_indices(batch: Batch, size: int, *, by_prompt: bool) -> list[Tensor]:
+def micro_batch_indices(batch: TokenBatch, size: int, *, by_prompt: bool) -> list[Tensor]:
     """Return the indices of the batch's rows, divided into micro-batches of at most `size` rows.
 
     With `by_prompt` the rows of a prompt are adjacent, so that a micro-batch computes the prompt once. A group divided
@@ -97,7 +101,7 @@ def micro_batch_indices(batch: Batch, size: int, *, by_prompt: bool) -> list[Ten
     return [torch.tensor(piece, device=device) for piece in pieces]
 
 
-def micro_batches(batch: Batch, size: int, *, by_prompt: bool) -> Iterator[Batch]:
+def micro_batches(batch: BatchT, size: int, *, by_prompt: bool) -> Iterator[BatchT]:
     """Yield the micro-batches of `micro_batch_indices`, each truncated to its longest row."""
     for rows in micro_batch_indices(batch, size, by_prompt=by_prompt):
         yield batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .batch import Batch, similar_lengths
+from .batch import TokenBatch, similar_lengths
 from .block_attention import Block, attend
 from .shared_prefix import attention_bias, causal_bias
 
@@ -162,7 +162,7 @@ class Packed:
     """Index of the state that predicts each trained token, in the order of the batch's loss mask."""
 
 
-def pack(batch: Batch) -> Packed:
+def pack(batch: TokenBatch) -> Packed:
     """Pack the right-padded rows of a batch into one row. Rows with the same `prompts_B` share their prompt.
 
     Raises ValueError for a row without a trained token, because nothing then shows where its prompt ends.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..objective import Head, TokenStatistics, token_statistics
-from .batch import Batch, micro_batch_indices
+from ..objective import Head, ReferenceStates, StatisticsOptions, TokenStatistics, token_statistics
+from .batch import TokenBatch, micro_batch_indices
 from .device import Precision, autocast
 from .packed import Packed, pack
 from .sharded import is_sharded, run_forward, unshard
@@ -56,7 +56,7 @@ class Policy:
         """Return the context of a forward pass in the policy's precision."""
         return autocast(self.device, self.precision)
 
-    def trained_states(self, batch: "Batch | Packed") -> Tensor:
+    def trained_states(self, batch: "TokenBatch | Packed") -> Tensor:
         """Return the last hidden states (M, E) that predict the batch's trained tokens, in the order of its mask."""
         if isinstance(batch, Packed):
             with sharing(self.model):
@@ -72,7 +72,7 @@ class Policy:
 
     def statistics(
         self,
-        batch: Batch,
+        batch: TokenBatch,
         *,
         temperature: float,
         reference: "Policy | None" = None,
@@ -85,22 +85,25 @@ class Policy:
         into (B, T). The entropy and the exact KL have a gradient only if requested.
         """
         inputs = pack(batch) if self.packs else batch
+        options = StatisticsOptions(
+            temperature=temperature,
+            entropy_gradient=entropy_gradient,
+            kl_gradient=kl_gradient,
+            recompute=batch.trained_tokens() * self.model.config.vocab_size > KEPT_LOGITS,
+        )
 
         def compute() -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-            reference_hidden = None
+            states_of_reference = None
             if reference is not None:
                 with torch.no_grad():
-                    reference_hidden = run_forward(reference.model, lambda: reference.trained_states(inputs))
+                    hidden = run_forward(reference.model, lambda: reference.trained_states(inputs))
+                states_of_reference = ReferenceStates(hidden, reference.head)
             statistics = token_statistics(
                 self.trained_states(inputs),
                 batch.targets_BT()[batch.loss_mask_BT],
                 self.head,
-                temperature=temperature,
-                reference_hidden=reference_hidden,
-                reference_head=reference.head if reference else None,
-                entropy_gradient=entropy_gradient,
-                kl_gradient=kl_gradient,
-                recompute=batch.trained_tokens() * self.model.config.vocab_size > KEPT_LOGITS,
+                reference=states_of_reference,
+                options=options,
             )
             return statistics.logprobs, statistics.entropy, statistics.ref_logprobs, statistics.kl_exact
 
@@ -109,7 +112,7 @@ class Policy:
 
     @torch.no_grad()
     def logprob_table(
-        self, batch: Batch, *, micro_batch_size: int, temperature: float, world: World | None = None
+        self, batch: TokenBatch, *, micro_batch_size: int, temperature: float, world: World | None = None
     ) -> Tensor:
         """Return the log-probs of a whole batch's tokens: nat, (B, T), 0 where not trained, no gradient.
 

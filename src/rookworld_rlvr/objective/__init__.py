@@ -1,16 +1,17 @@
 """Mathematics of the objective in pure torch, independent of chess.
 
 Read in this order: `masked` (values under a loss mask), `logprobs`, `advantages`, `policy_loss` (the surrogates),
-`token_weights` and `losses` (their sums over tokens), `kl`, and `mismatch` (importance weights between the sampler and
-the trainer).
+`token_weights` and `losses` (their sums over tokens), `kl`, `mismatch` (importance weights between the sampler and the
+trainer) and `config` (the options).
 """
 
 from .advantages import AdvantageConfig, AdvantageScale, group_advantages, zero_variance_groups
-from .kl import KLConfig, KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
-from .logprobs import Head, TokenStatistics, token_statistics
+from .config import CollectionConfig, ObjectiveConfig, Truncated, ZeroVariance
+from .kl import KLConfig, KLForm, KLInputs, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
+from .logprobs import Head, ReferenceStates, StatisticsOptions, TokenStatistics, token_statistics
 from .losses import LOSSES, LossKind
 from .masked import keep, masked_exp
-from .mismatch import MismatchConfig, MismatchMode, mismatch_weights
+from .mismatch import mismatch_weights
 from .policy_loss import ClipConfig, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
 from .token_weights import LossSizes, weighted_sum
 
@@ -19,14 +20,19 @@ __all__ = [
     "AdvantageConfig",
     "AdvantageScale",
     "ClipConfig",
+    "CollectionConfig",
     "Head",
     "KLConfig",
     "KLForm",
+    "KLInputs",
     "LossKind",
     "LossSizes",
-    "MismatchConfig",
-    "MismatchMode",
+    "ObjectiveConfig",
+    "ReferenceStates",
+    "StatisticsOptions",
     "TokenStatistics",
+    "Truncated",
+    "ZeroVariance",
     "cispo_policy_loss",
     "clipped_policy_loss",
     "group_advantages",

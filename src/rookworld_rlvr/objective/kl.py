@@ -35,6 +35,9 @@ class KLForm(StrEnum):
     """No term in the loss: the KL of the sequence is subtracted from the reward, see `sequence_kl`."""
     k3_naive = "k3_naive"
     """k3 differentiated directly, for comparison only: its gradient follows KL(reference‖policy)."""
+    off = "off"
+    """Neither penalised nor measured. The reference is not computed, groups of zero advantage are left out, and guards
+    see no KL. To measure KL without a penalty, set the coefficient to 0 instead."""
 
 
 @dataclass(slots=True)
@@ -44,10 +47,7 @@ class KLConfig:
     form: KLForm = KLForm.k2_straight_through
     """Term that is optimised."""
     coef: float = 0.05
-    """Coefficient after the warm-up. 0 turns the penalty off; `measured` says whether KL is measured then."""
-    measured: bool = True
-    """Measure KL even if its coefficient is 0. If this is off and the coefficient is 0, neither the reference nor
-    groups of zero advantage are computed, and guards see no KL."""
+    """Coefficient after the warm-up. 0 turns the penalty off, but KL is still measured."""
     warmup_steps: int = 0
     """Number of steps over which the coefficient rises linearly from 0 to `coef`."""
 
@@ -59,6 +59,8 @@ class KLConfig:
 
     def coefficient(self, step: int) -> float:
         """Return the coefficient in force at `step` of the schedule, counted from 0."""
+        if self.form is KLForm.off:
+            return 0.0
         return step / self.warmup_steps * self.coef if step < self.warmup_steps else self.coef
 
 
@@ -107,21 +109,25 @@ def sequence_kl(logprobs: Tensor, ref_logprobs: Tensor, loss_mask: Tensor) -> Te
     return keep(kl_k1(logprobs, ref_logprobs).detach(), loss_mask).sum(-1)
 
 
-def kl_penalty(
-    form: KLForm,
-    logprobs: Tensor,
-    ref_logprobs: Tensor,
-    *,
-    kl_exact: Tensor | None,
-    log_ratio: Tensor,
-    loss_mask: Tensor,
-    token_clamp: float = math.inf,
-) -> Tensor:
-    """Return the KL term of each token to add to the loss, nat, in the shape of logprobs; 0 under the mask.
+@dataclass(frozen=True, slots=True)
+class KLInputs:
+    """Values of each token from which its KL term is made. All tensors have one shape; values are in nat."""
 
-    log_ratio = logprobs - old_logprobs; only its value is used. k2_straight_through is weighted by its exp, so that it
-    is also right for tokens drawn from the old policy. kl_exact is the full-vocabulary KL of each position. The prefix
-    is taken as sampled; the module's docstring says what that leaves out.
+    logprobs: Tensor
+    """Log-probs of the policy, with a gradient."""
+    ref_logprobs: Tensor
+    """Log-probs of the reference."""
+    log_ratio: Tensor
+    """logprobs - old_logprobs; only its value is used. k2_straight_through is weighted by its exp, so that it is also
+    right for tokens drawn from the old policy."""
+    kl_exact: Tensor | None = None
+    """Full-vocabulary KL of each position; required by the form `exact`."""
+
+
+def kl_penalty(form: KLForm, inputs: KLInputs, *, loss_mask: Tensor, token_clamp: float = math.inf) -> Tensor:
+    """Return the KL term of each token to add to the loss, nat, in the shape of the inputs; 0 under the mask.
+
+    The prefix is taken as sampled; the module's docstring says what that leaves out.
 
     Beyond |Δ| = token_clamp, nat, above 0, a token's term is continued linearly, value f(c) + f'(c)·(Δ - c). So one
     token pulls no harder than at c and, unlike with a clamped value, never stops pulling. This trades a bias
@@ -132,23 +138,23 @@ def kl_penalty(
     """
     if not token_clamp > 0:
         raise ValueError(f"token_clamp: expected above 0, got {token_clamp}")
-    logprobs, ref_logprobs = keep(logprobs, loss_mask), keep(ref_logprobs, loss_mask)
+    logprobs, ref_logprobs = keep(inputs.logprobs, loss_mask), keep(inputs.ref_logprobs, loss_mask)
     match form:
         case KLForm.k2_straight_through:
             # sg(r)·(sg(k3) + k2 - sg(k2)). The value is unbiased, and the gradient -r·Δ·∇logprob is, in expectation
             # over the position's token, ∇KL(policy‖reference). Linear, with slope ∓c, beyond |Δ| = c.
             k2 = kl_k2(logprobs, ref_logprobs, token_clamp)
             k3 = kl_k3(logprobs, ref_logprobs, token_clamp)
-            return masked_exp(log_ratio.detach(), loss_mask) * (k3.detach() + (k2 - k2.detach()))
+            return masked_exp(inputs.log_ratio.detach(), loss_mask) * (k3.detach() + (k2 - k2.detach()))
         case KLForm.exact:
             # Σ_v p_v·(log p_v - log q_v), both as value and for the gradient. The drawn token does not matter, so no
             # ratio is needed. No clamp is needed either: a token without mass under the policy adds p·log p → 0, and a
             # token without mass under the reference adds only -log q, with which value and gradient grow linearly.
-            if kl_exact is None:
+            if inputs.kl_exact is None:
                 raise ValueError("kl_exact: expected a tensor for the form exact, got None")
-            return keep(kl_exact, loss_mask)
-        case KLForm.in_reward:
-            # 0, because the KL is already part of the advantage. See `sequence_kl`.
+            return keep(inputs.kl_exact, loss_mask)
+        case KLForm.in_reward | KLForm.off:
+            # With in_reward the KL is already part of the advantage. See `sequence_kl`.
             return torch.zeros_like(logprobs)
         case KLForm.k3_naive:
             # k3, unweighted, as in arXiv 2402.03300. Its gradient -(e^Δ - 1)·∇logprob is in expectation that of

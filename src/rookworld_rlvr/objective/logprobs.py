@@ -35,16 +35,47 @@ class TokenStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferenceStates:
+    """The reference model at the same positions as the policy."""
+
+    hidden: Tensor
+    """Its hidden states (..., H). They get no gradient."""
+    head: Head
+    """Its output layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsOptions:
+    """Choices of `token_statistics`. Raises ValueError for a value out of its range."""
+
+    temperature: float = 1.0
+    """Temperature at which all log-probs are computed, above 0 and finite."""
+    entropy_gradient: bool = False
+    """True if the entropy has a gradient."""
+    kl_gradient: bool = True
+    """True if the exact KL has a gradient."""
+    chunk_tokens: int = 1024
+    """Number of positions to which the head is applied at a time, at least 1."""
+    recompute: bool = True
+    """True if a chunk's logits are computed again in backward instead of kept."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature: expected above 0 and finite, got {self.temperature}")
+        if self.chunk_tokens < 1:
+            raise ValueError(f"chunk_tokens: expected at least 1, got {self.chunk_tokens}")
+
+
+DEFAULT_OPTIONS = StatisticsOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class _Spec:
     """Arguments of `token_statistics` that every chunk shares."""
 
     head: Head
     reference_head: Head | None
-    temperature: float
-    entropy_gradient: bool
-    kl_gradient: bool
-    recompute: bool
-    """Whether a chunk's logits are computed again in backward instead of kept."""
+    options: StatisticsOptions
 
 
 def token_statistics(
@@ -52,39 +83,27 @@ def token_statistics(
     tokens: Tensor,
     head: Head,
     *,
-    temperature: float = 1.0,
-    reference_hidden: Tensor | None = None,
-    reference_head: Head | None = None,
-    chunk_tokens: int = 1024,
-    entropy_gradient: bool = False,
-    kl_gradient: bool = True,
-    recompute: bool = True,
+    reference: ReferenceStates | None = None,
+    options: StatisticsOptions = DEFAULT_OPTIONS,
 ) -> TokenStatistics:
     """Return the statistics of `tokens` (...) under the policy whose hidden states are `hidden` (..., H).
 
     `hidden[..., t]` is the state that predicts `tokens[..., t]`: the caller does the shift. Token ids must lie
     in 0 … V-1, also for padding. The leading shape is arbitrary and kept; no tokens give empty tensors.
 
-    The reference is another model at the same positions and the same temperature. It gets no gradient. The
-    entropy has a gradient only with `entropy_gradient`, and the exact KL only with `kl_gradient`. A logit of
+    The reference is another model at the same positions and the same temperature. It gets no gradient. A logit of
     -inf excludes a token, which then adds nothing to entropy or KL. If only the reference excludes a token, the KL is
     very large.
 
     All computation after the head is in float32, also under bf16 autocast (float64 if the head's logits are). A head
     that itself runs in bf16 has already rounded its logits by up to 2⁻⁹ of their size.
 
-    Raises ValueError on shapes that disagree, a temperature that is not above 0 and finite, a chunk below
-    1, or only one of the two reference arguments.
+    Raises ValueError on shapes that disagree.
     """
+    reference_hidden = reference.hidden if reference else None
     _check_shapes(hidden, tokens, reference_hidden)
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature: expected above 0 and finite, got {temperature}")
-    if chunk_tokens < 1:
-        raise ValueError(f"chunk_tokens: expected at least 1, got {chunk_tokens}")
-    if (reference_hidden is None) != (reference_head is None):
-        raise ValueError("reference: expected both reference_hidden and reference_head, or neither")
-    spec = _Spec(head, reference_head, temperature, entropy_gradient, kl_gradient, recompute)
-    inputs = _split(hidden, tokens, reference_hidden, chunk_tokens)
+    spec = _Spec(head, reference.head if reference else None, options)
+    inputs = _split(hidden, tokens, reference_hidden, options.chunk_tokens)
     return _join([_run_chunk(*chunk, spec) for chunk in inputs], tokens.shape)
 
 
@@ -95,7 +114,7 @@ def _check_shapes(hidden: Tensor, tokens: Tensor, reference_hidden: Tensor | Non
         )
     if reference_hidden is not None and reference_hidden.shape[:-1] != tokens.shape:
         raise ValueError(
-            f"reference_hidden: expected leading shape {tuple(tokens.shape)}, got {tuple(reference_hidden.shape[:-1])}"
+            f"reference: expected leading shape {tuple(tokens.shape)}, got {tuple(reference_hidden.shape[:-1])}"
         )
 
 
@@ -125,7 +144,7 @@ def _join(chunks: list[TokenStatistics], shape: torch.Size) -> TokenStatistics:
 def _run_chunk(hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor | None, spec: _Spec) -> TokenStatistics:
     # Whether the parameters of the head, a bare callable, are trained is unknown here. Checkpointing a head that is not
     # trained costs almost nothing. A deterministic head needs no saved RNG state.
-    if not spec.recompute or not torch.is_grad_enabled():
+    if not spec.options.recompute or not torch.is_grad_enabled():
         return _chunk_statistics(hidden_NH, tokens_N, reference_NH, spec)
     statistics: TokenStatistics = checkpoint(
         _chunk_statistics, hidden_NH, tokens_N, reference_NH, spec, use_reentrant=False, preserve_rng_state=False
@@ -138,11 +157,11 @@ def _chunk_statistics(hidden_NH: Tensor, tokens_N: Tensor, reference_NH: Tensor 
     ref_logprobs_NV = ref_logprobs_N = None
     if reference_NH is not None and spec.reference_head is not None:
         with torch.no_grad():
-            ref_logprobs_NV = _log_softmax(spec.reference_head(reference_NH), spec.temperature)
+            ref_logprobs_NV = _log_softmax(spec.reference_head(reference_NH), spec.options.temperature)
             ref_logprobs_N = _of_tokens(ref_logprobs_NV, tokens_N)
     with torch.autocast(logits_NV.device.type, enabled=False):
         apply: Any = _Statistics.apply
-        logprobs_N, entropy_N, kl_N = apply(logits_NV, tokens_N, ref_logprobs_NV, spec)
+        logprobs_N, entropy_N, kl_N = apply(logits_NV, tokens_N, ref_logprobs_NV, spec.options)
     return TokenStatistics(logprobs_N, entropy_N, ref_logprobs_N, kl_N)
 
 
@@ -156,20 +175,20 @@ class _Statistics(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        context: Any, logits_NV: Tensor, tokens_N: Tensor, ref_logprobs_NV: Tensor | None, spec: _Spec
+        context: Any, logits_NV: Tensor, tokens_N: Tensor, ref_logprobs_NV: Tensor | None, options: StatisticsOptions
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        logprobs_NV = _log_softmax(logits_NV, spec.temperature)
+        logprobs_NV = _log_softmax(logits_NV, options.temperature)
         probabilities_NV = logprobs_NV.exp()
         entropy_N = -_expected(logprobs_NV, probabilities_NV)
         kl_N = None if ref_logprobs_NV is None else -entropy_N - _expected(ref_logprobs_NV, probabilities_NV)
         context.set_materialize_grads(False)
-        outputs = ((entropy_N, spec.entropy_gradient), (kl_N, spec.kl_gradient))
+        outputs = ((entropy_N, options.entropy_gradient), (kl_N, options.kl_gradient))
         context.mark_non_differentiable(*(given for given, wanted in outputs if given is not None and not wanted))
-        reference_NV = ref_logprobs_NV if spec.kl_gradient else None
+        reference_NV = ref_logprobs_NV if options.kl_gradient else None
         # The gradient of the log-probs alone needs only the probabilities.
-        kept_NV = logprobs_NV if spec.entropy_gradient or spec.kl_gradient else probabilities_NV
+        kept_NV = logprobs_NV if options.entropy_gradient or options.kl_gradient else probabilities_NV
         context.save_for_backward(kept_NV, tokens_N, reference_NV, entropy_N, kl_N)
-        context.spec, context.logits_dtype = spec, logits_NV.dtype
+        context.options, context.logits_dtype = options, logits_NV.dtype
         return _of_tokens(logprobs_NV, tokens_N), entropy_N, kl_N
 
     @staticmethod
@@ -177,24 +196,24 @@ class _Statistics(torch.autograd.Function):
         context: Any, of_logprobs_N: Tensor | None, of_entropy_N: Tensor | None, of_kl_N: Tensor | None
     ) -> tuple[Tensor, None, None, None]:
         kept_NV, tokens_N, ref_logprobs_NV, entropy_N, kl_N = context.saved_tensors
-        spec = context.spec
+        options: StatisticsOptions = context.options
         factor_NV: Tensor | float = 0.0
-        if of_kl_N is not None and spec.kl_gradient:
+        if of_kl_N is not None and options.kl_gradient:
             excess_NV = _finite(kept_NV) - _finite(ref_logprobs_NV) - kl_N.unsqueeze(-1)
             factor_NV = of_kl_N.unsqueeze(-1) * excess_NV
-        if of_entropy_N is not None and spec.entropy_gradient:
+        if of_entropy_N is not None and options.entropy_gradient:
             excess_NV = _finite(kept_NV) + entropy_N.unsqueeze(-1)
             factor_NV = factor_NV - of_entropy_N.unsqueeze(-1) * excess_NV
         if of_logprobs_N is not None:
             factor_NV = factor_NV - of_logprobs_N.unsqueeze(-1)
-        if spec.entropy_gradient or spec.kl_gradient:
+        if options.entropy_gradient or options.kl_gradient:
             gradient_NV = kept_NV.exp().mul_(factor_NV)
         else:
             gradient_NV = kept_NV * factor_NV
         if of_logprobs_N is not None:
             gradient_NV.scatter_add_(-1, tokens_N.unsqueeze(-1), of_logprobs_N.unsqueeze(-1))
-        if spec.temperature != 1:
-            gradient_NV.div_(spec.temperature)
+        if options.temperature != 1:
+            gradient_NV.div_(options.temperature)
         return gradient_NV.to(context.logits_dtype), None, None, None
 
 

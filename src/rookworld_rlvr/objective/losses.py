@@ -7,17 +7,15 @@ from enum import StrEnum
 from torch import Tensor
 
 from .policy_loss import PolicyLoss, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
-from .token_weights import LossSizes, per_completion, per_step_token, per_token_budget, per_update_token
+from .token_weights import LossSizes, per_completion, per_step_token, per_token_budget
 
 
 class LossKind(StrEnum):
     """Loss that is minimised. With one update per step the surrogates agree, and only the token weights differ. Then
-    dapo, bnpo and cispo have the same gradient, and so do grpo and gspo."""
+    dapo and cispo have the same gradient, and so do grpo and gspo."""
 
     grpo = "grpo"
     """Tokens are clipped, and each completion counts once: biased by length (arXiv 2402.03300)."""
-    bnpo = "bnpo"
-    """Tokens are clipped, and each token of the update counts once (TRL's name)."""
     dr_grpo = "dr_grpo"
     """Tokens are clipped, and the sum is divided by a constant: no bias by length (arXiv 2503.20783)."""
     dapo = "dapo"
@@ -40,7 +38,6 @@ class Loss:
 
 LOSSES: Mapping[LossKind, Loss] = {
     LossKind.grpo: Loss(clipped_policy_loss, per_completion),
-    LossKind.bnpo: Loss(clipped_policy_loss, per_update_token),
     LossKind.dr_grpo: Loss(clipped_policy_loss, per_token_budget),
     LossKind.dapo: Loss(clipped_policy_loss, per_step_token),
     LossKind.cispo: Loss(cispo_policy_loss, per_step_token),

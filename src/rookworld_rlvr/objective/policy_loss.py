@@ -12,17 +12,17 @@ from .masked import keep, masked_exp
 class ClipConfig:
     """Bounds on the ratio of new to old probability. Raises ValueError for a bound out of its range."""
 
-    clip_low: float = 0.2
-    """The ratio's lower bound is 1 - clip_low. Above 0 and at most 1, which turns the lower bound off."""
-    clip_high: float = 0.28
-    """The ratio's upper bound is 1 + clip_high. Above 0; infinity turns the upper bound off. By default larger than
-    clip_low, so that rare tokens can grow (arXiv 2503.14476)."""
+    low: float = 0.2
+    """The ratio's lower bound is 1 - low. Above 0 and at most 1, which turns the lower bound off."""
+    high: float = 0.28
+    """The ratio's upper bound is 1 + high. Above 0; infinity turns the upper bound off. By default larger than
+    low, so that rare tokens can grow (arXiv 2503.14476)."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip_low <= 1:
-            raise ValueError(f"clip_low: expected above 0 and at most 1, got {self.clip_low}")
-        if not self.clip_high > 0:
-            raise ValueError(f"clip_high: expected above 0, got {self.clip_high}")
+        if not 0 < self.low <= 1:
+            raise ValueError(f"objective.clip.low: expected above 0 and at most 1, got {self.low}")
+        if not self.high > 0:
+            raise ValueError(f"objective.clip.high: expected above 0, got {self.high}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PolicyLoss:
 def clipped_policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
 ) -> PolicyLoss:
-    """Return -min(r·A, clip(r, 1 - clip_low, 1 + clip_high)·A) for each token, with r = policy / old probability.
+    """Return -min(r·A, clip(r, 1 - low, 1 + high)·A) for each token, with r = policy / old probability.
 
     logprobs, old_logprobs (nat) and loss_mask (bool) are (B, T); a completion's advantage A applies to each
     of its tokens. On-policy r is 1 and the gradient -A·∇logprob. The clip is in effect only if a further change would
@@ -62,7 +62,7 @@ def clipped_policy_loss(
 def cispo_policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
 ) -> PolicyLoss:
-    """Return -sg(clip(r, 1 - clip_low, 1 + clip_high))·A·logprob for each token, with r = policy / old probability
+    """Return -sg(clip(r, 1 - low, 1 + high))·A·logprob for each token, with r = policy / old probability
     and sg the stop-gradient; shapes and units as in `clipped_policy_loss`.
 
     The gradient is -clip(r)·A·∇logprob: REINFORCE with a bounded importance weight. Rare tokens at which the reasoning
@@ -70,12 +70,12 @@ def cispo_policy_loss(
     probability has moved far enough. The loss value is not informative: it depends on the level of the log-probs.
 
     On-policy the weight is 1 and the gradient is that of the clipped surrogate. An advantage of 0 gives 0. The paper
-    tunes only the upper bound; clip_low = 1 turns the lower one off. Raises ValueError on shapes that disagree.
+    tunes only the upper bound; low = 1 turns the lower one off. Raises ValueError on shapes that disagree.
     Source: arXiv 2506.13585.
     """
     _check_shapes(logprobs, old_logprobs, advantages_B)
     ratio = masked_exp((logprobs - old_logprobs).detach(), loss_mask)
-    weight = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high)
+    weight = ratio.clamp(1 - clip.low, 1 + clip.high)
     advantages_B1 = advantages_B.unsqueeze(-1)
     return PolicyLoss(
         per_token=-weight * advantages_B1 * keep(logprobs, loss_mask),
@@ -87,7 +87,7 @@ def cispo_policy_loss(
 def gspo_policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, *, advantages_B: Tensor, loss_mask: Tensor, clip: ClipConfig
 ) -> PolicyLoss:
-    """Return -min(s·A, clip(s, 1 - clip_low, 1 + clip_high)·A) at every trained token of a completion, with
+    """Return -min(s·A, clip(s, 1 - low, 1 + high)·A) at every trained token of a completion, with
     s = exp(mean over its trained tokens of (logprob - old_logprob)); shapes as in `clipped_policy_loss`.
 
     The gradient flows through s, a function of all tokens of the completion. Each token carries the term of the
@@ -113,7 +113,7 @@ def clipped_surrogate(ratio: Tensor, *, advantages_B: Tensor, loss_mask: Tensor,
     """
     advantages_B1 = advantages_B.unsqueeze(-1)
     free = ratio * advantages_B1
-    bounded = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high) * advantages_B1
+    bounded = ratio.clamp(1 - clip.low, 1 + clip.high) * advantages_B1
     surrogate = torch.minimum(free, bounded)
     return PolicyLoss(per_token=keep(-surrogate, loss_mask), ratio=ratio.detach(), clipped=bounded < free)
 

@@ -26,15 +26,14 @@ class LossSizes:
 
     completions: int
     """Completions with a trained token in this update."""
-    tokens: int
-    """Trained tokens in this update."""
-    step_tokens: float
-    """Trained tokens of the whole step, divided by the number of updates in one pass over the step."""
+    tokens_per_update: float
+    """Trained tokens of the whole step, divided by the number of updates in one pass over the step. Not the tokens of
+    this update: an update with few tokens would then change the policy as much as one with many."""
     max_tokens: int
     """Number of tokens of the longest completion that is allowed."""
 
     def __post_init__(self) -> None:
-        for name in ("completions", "tokens", "step_tokens", "max_tokens"):
+        for name in ("completions", "tokens_per_update", "max_tokens"):
             if not 0 < (size := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name}: expected finite and above 0, got {size}")
 
@@ -49,16 +48,10 @@ def per_completion(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
     return loss_mask_BT.float() / (sizes.completions * lengths_B1)
 
 
-def per_update_token(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
-    """Return 1 / tokens of this update: each token counts once. Source: TRL's loss type `bnpo`, with the whole update
-    in place of its micro-batch. An update with few tokens then changes the policy as much as one with many."""
-    return loss_mask_BT.float() / sizes.tokens
-
-
 def per_step_token(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:
     """Return 1 / tokens of the step's average update: each token of the step counts once, whichever update it is in.
-    With one update per step this is `per_update_token`. Source: arXiv 2503.14476."""
-    return loss_mask_BT.float() / sizes.step_tokens
+    Source: arXiv 2503.14476."""
+    return loss_mask_BT.float() / sizes.tokens_per_update
 
 
 def per_token_budget(loss_mask_BT: Tensor, sizes: LossSizes) -> Tensor:

@@ -20,10 +20,13 @@ FAULTS, RESTORES = "recovery/skipped", "recovery/restores"
 CHARTS: Mapping[str, tuple[str, ...]] = {
     "Reward by task": ("reward/task/*", "reward/mean", "reward/penalized"),
     "Expected value over all legal moves": ("reward/expected_value",),
-    "Reward of P: structure and parse": ("reward/part/policy/structure/*", "reward/part/policy/parse/*"),
-    "Reward of P: correctness": ("reward/part/policy/correctness/*",),
-    "Reward of A: structure and parse": ("reward/part/environment/structure/*", "reward/part/environment/parse/*"),
-    "Reward of A: correctness": ("reward/part/environment/correctness/*",),
+    "Reward of P: structure and parse": ("reward/component/policy/structure/*", "reward/component/policy/parse/*"),
+    "Reward of P: correctness": ("reward/component/policy/correctness/*",),
+    "Reward of A: structure and parse": (
+        "reward/component/environment/structure/*",
+        "reward/component/environment/parse/*",
+    ),
+    "Reward of A: correctness": ("reward/component/environment/correctness/*",),
     "Completions that the parser refused": ("reward/failure/*",),
     "Validation of P:": ("validation/score", "validation/policy/*"),
     "Validation of A:": ("validation/environment/*",),

@@ -37,7 +37,7 @@ def transcript_view(transcript: Transcript) -> RenderableType:
         parts.append(Text("wrong      " + printable(", ".join(drawn.wrong)), style="red"))
     texts = {"prompt": transcript.prompt, "completion": transcript.completion, "expected": transcript.expected}
     parts += [Text(f"{name:<10} {printable(text)}") for name, text in texts.items() if text]
-    values = "  ".join(f"{name} {value:.2f}" for name, value in transcript.parts.items() if name.count("/") == 1)
+    values = "  ".join(f"{name} {value:.2f}" for name, value in transcript.components.items() if name.count("/") == 1)
     return Group(*parts, Text(f"{'values':<10} {values}", style="dim"))
 
 

@@ -32,7 +32,7 @@ class Transcript:
     """Step of the run, counted from 1; None for an evaluation."""
     reward: float | None = None
     """Reward of the completion; None for an evaluation, or if it was not finite."""
-    parts: Mapping[str, float] = field(default_factory=dict)
+    components: Mapping[str, float] = field(default_factory=dict)
     """Components of the reward; for an evaluation, the values of the row."""
 
 
@@ -53,7 +53,7 @@ def read_transcripts(path: Path) -> list[Transcript]:
         wanted = f"a run's transcripts or an evaluation's rows in {file}"
         raise UserError(f"expected {wanted}, got {described(error)}") from error
     if not transcripts:
-        raise UserError(f"expected transcripts in {file}, got none: games have no prompts, nor rows of older versions")
+        raise UserError(f"expected transcripts in {file}, got none: games have no prompts")
     return transcripts
 
 
@@ -69,8 +69,8 @@ def of_run(line: Mapping[str, Any]) -> Transcript:
     """
     values = {spec.name: line[spec.name] for spec in fields(Transcript)}
     texts = isinstance(values["prompt"], str) and isinstance(values["completion"], str)
-    if not texts or not isinstance(values["parts"], dict):
-        raise ValueError("expected texts as prompt and completion, and an object as parts")
+    if not texts or not isinstance(values["components"], dict):
+        raise ValueError("expected texts as prompt and completion, and an object as components")
     parse_prompt(values["prompt"])
     return Transcript(**values | {"task": Task(line["task"])})
 
@@ -82,7 +82,7 @@ def _of_evaluation(line: Mapping[str, Any]) -> Transcript:
     if line["suite"] == SuiteName.mate_in_one:
         # The completion of a player is only its best move.
         failure = None if values[f"{line['suite']}/accuracy"] else f"unsolved: expected {line['expected']}"
-        return Transcript(task, prompt, f"B: {completion}", line["expected"], failure, parts=values)
+        return Transcript(task, prompt, f"B: {completion}", line["expected"], failure, components=values)
     answer = parse_completion(task, completion)
     failure = f"{answer.reason}: {answer.detail}" if isinstance(answer, ParseFailure) else None
-    return Transcript(task, prompt, completion, line["expected"], failure, parts=values)
+    return Transcript(task, prompt, completion, line["expected"], failure, components=values)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..model.batch import Batch, collate
 from ..rewards import Score
 from ..rewards.scorer import Scorer, ScoreRequest
+from ..stockfish.pool import EngineCounts
 from ..tasks.types import Example
 from .generator import Generator, GeneratorError, SampledCompletion
 
@@ -37,33 +39,86 @@ class Group:
     """Value of each legal move. Empty for an `A:` prompt, without evaluations, and if nothing needs the values."""
 
 
-@dataclass(slots=True)
-class Collected:
-    """P groups of G completions, with their rewards before training; tensors are (P, G)."""
+def _empty_PG(dtype: torch.dtype) -> Tensor:
+    return torch.zeros(0, 0, dtype=dtype)
 
-    groups: tuple[Group, ...]
-    rewards_PG: Tensor
-    """Rewards, float32. A hook may change them."""
-    finished_PG: Tensor
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """P groups of G completions that were sampled and scored for a step, with what their sampling took."""
+
+    groups: tuple[Group, ...] = ()
+    rewards_PG: Tensor = field(default_factory=lambda: _empty_PG(torch.float32))
+    """Rewards, float32."""
+    finished_PG: Tensor = field(default_factory=lambda: _empty_PG(torch.bool))
     """True if the completion ended by itself, not by the length limit."""
+    kept_P: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    """True for a group to train on, False for one that was dropped or replaced."""
+    unscored: tuple[Example, ...] = ()
+    """Examples whose completions could not be sampled or scored, because of a fault."""
+    engine: EngineCounts | None = None
+    """Work of the scorer's engines; None without engines."""
+    times_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the phases generate and score, by name."""
 
     @classmethod
-    def of(cls, groups: Sequence[Group]) -> "Collected":
-        """Return the collection of these groups, of which there must be at least one."""
+    def of(
+        cls,
+        groups: Sequence[Group],
+        *,
+        engine: EngineCounts | None = None,
+        times_s: Mapping[str, float] = MappingProxyType({}),
+    ) -> "Rollout":
+        """Return the rollout of these groups, of which there must be at least one; all are kept."""
         return cls(
             tuple(groups),
             torch.tensor([[sample.score.total for sample in group.samples] for group in groups]),
             torch.tensor([[sample.completion.finished for sample in group.samples] for group in groups]),
+            torch.ones(len(groups), dtype=torch.bool),
+            engine=engine,
+            times_s=times_s,
         )
 
-    def select(self, kept_P: Tensor) -> "Collected":
-        """Return the groups for which `kept_P` (P,) is True."""
-        groups = tuple(group for group, kept in zip(self.groups, kept_P.tolist(), strict=True) if kept)
-        return Collected(groups, self.rewards_PG[kept_P], self.finished_PG[kept_P])
+    def keeping(self, kept_P: Tensor) -> "Rollout":
+        """Return the rollout with only the given groups, (P,), marked as kept."""
+        return replace(self, kept_P=kept_P)
 
-    def __add__(self, other: "Collected") -> "Collected":
-        rewards_PG = torch.cat([self.rewards_PG, other.rewards_PG])
-        return Collected(self.groups + other.groups, rewards_PG, torch.cat([self.finished_PG, other.finished_PG]))
+    def kept(self) -> "Rollout":
+        """Return the rollout of the kept groups alone; itself if all are kept."""
+        if self.kept_P.all():
+            return self
+        groups = tuple(group for group, kept in zip(self.groups, self.kept_P.tolist(), strict=True) if kept)
+        where = self.kept_P
+        return replace(
+            self,
+            groups=groups,
+            rewards_PG=self.rewards_PG[where],
+            finished_PG=self.finished_PG[where],
+            kept_P=self.kept_P[where],
+        )
+
+    def completions(self) -> list[SampledCompletion]:
+        """Return all completions, in the groups' order."""
+        return [sample.completion for group in self.groups for sample in group.samples]
+
+    def __add__(self, other: "Rollout") -> "Rollout":
+        engines = [engine for engine in (self.engine, other.engine) if engine is not None]
+        phases = {**self.times_s, **other.times_s}
+        return Rollout(
+            self.groups + other.groups,
+            _joined(self.rewards_PG, other.rewards_PG),
+            _joined(self.finished_PG, other.finished_PG),
+            torch.cat([self.kept_P, other.kept_P]),
+            unscored=self.unscored + other.unscored,
+            engine=sum(engines, start=EngineCounts()) if engines else None,
+            times_s={phase: self.times_s.get(phase, 0.0) + other.times_s.get(phase, 0.0) for phase in phases},
+        )
+
+
+def _joined(one_PG: Tensor, other_PG: Tensor) -> Tensor:
+    """Return the rows of both. A part without groups does not know G, the number of columns."""
+    parts = [part for part in (one_PG, other_PG) if len(part)]
+    return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else one_PG
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int, ...]:
@@ -138,9 +193,11 @@ def make_batch(groups: Sequence[Group], *, pad_id: int, device: torch.device) ->
     prompts = [(p, group.prompt_tokens) for p, group in enumerate(groups) for _ in group.samples]
     rows = [(prompt, completion.tokens) for (_, prompt), completion in zip(prompts, done, strict=True)]
     batch = collate(rows, pad_id=pad_id, device=device)
+    batch = replace(batch, prompts_B=torch.tensor([p for p, _ in prompts], device=device))
     logprobs_N = torch.tensor([logprob for completion in done for logprob in completion.logprobs], device=device)
-    return replace(
-        batch,
-        sampler_logprobs_BT=batch.sampler_logprobs_BT.masked_scatter(batch.loss_mask_BT, logprobs_N),
-        prompts_B=torch.tensor([p for p, _ in prompts], device=device),
+    sampler_logprobs_BT = torch.zeros(batch.tokens_BT.shape, device=device)
+    return Batch(
+        **batch.tensors(),
+        sampler_logprobs_BT=sampler_logprobs_BT.masked_scatter(batch.loss_mask_BT, logprobs_N),
+        advantages_B=torch.zeros(len(rows), device=device),
     )

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import torch
 
-from ..model.batch import Batch
+from ..model.batch import TokenBatch
 
 
 class FaultKind(StrEnum):
@@ -25,21 +25,17 @@ class FaultKind(StrEnum):
     """The gradient is not finite."""
     gradient_spike = "gradient_spike"
     """The gradient's norm is far outside its own history."""
-    kl_spike = "kl_spike"
-    """KL(policy‖reference) is far outside its own history."""
     kl_limit = "kl_limit"
     """KL(policy‖reference) is above its limit: the policy has moved too far from the reference."""
     parameter = "parameter"
     """A weight is not finite."""
-    collapse = "collapse"
-    """The mean reward has fallen far below its best."""
     memory = "memory"
     """The device's memory was not sufficient for a single completion, for sampling, for the optimiser's step, or for a
     sharded model."""
 
 
 # After these faults the weights themselves are wrong, so skipping an update does not help.
-DAMAGING = frozenset({FaultKind.kl_limit, FaultKind.parameter, FaultKind.collapse})
+DAMAGING = frozenset({FaultKind.kl_limit, FaultKind.parameter})
 # These faults return in every step, so neither a skip nor a restore helps.
 UNRECOVERABLE = frozenset({FaultKind.memory})
 
@@ -66,13 +62,13 @@ class Fault:
 class FaultError(RuntimeError):
     """Error that ends a step; caught where the step is reported."""
 
-    def __init__(self, fault: Fault, batch: Batch | None = None) -> None:
+    def __init__(self, fault: Fault, batch: TokenBatch | None = None) -> None:
         super().__init__(str(fault))
         self.fault = fault
         self.batch = batch
         """Batch that was trained on when the fault occurred; None if there was none."""
 
-    def __reduce__(self) -> tuple[type["FaultError"], tuple[Fault, Batch | None]]:
+    def __reduce__(self) -> tuple[type["FaultError"], tuple[Fault, TokenBatch | None]]:
         """Return the pickled form for other processes, with tensors on the CPU."""
         return FaultError, (self.fault, None if self.batch is None else self.batch.to(torch.device("cpu")))
 

@@ -2,8 +2,8 @@
 
 1. **skip**: the update is not made, and the fault is counted.
 2. **restore**: after `restore_after` faults in a row, or at once if the weights themselves are wrong, the last good
-   checkpoint is restored (weights, optimiser, schedule, random state, references, reward trends); after
-   a collapse the best checkpoint. The prompt stream is not reset, so the same batch does not return.
+   checkpoint is restored (weights, optimiser, schedule, random state, references). The prompt stream is not reset, so
+   the same batch does not return.
    The learning rate is multiplied by `recovery_lr_factor`. After GOOD_STEPS good steps it ramps back over
    RAMP_STEPS steps; each restore after the first lowers the ceiling of the ramp by the same factor.
 3. **stop**: after more than `max_consecutive_nans` faults in a row, if more than `max_restores` restores are due, or
@@ -87,12 +87,12 @@ class RecoveryState:
     """Number of steps in a row without an effective update."""
     last_good_step: int = 0
     """Step of the newest checkpoint that is known to be good."""
-    candidates: dict[int, float] = field(default_factory=dict)
-    """Score by step of newer checkpoints that may become the last good one, at least GOOD_STEPS apart."""
+    candidates: list[int] = field(default_factory=list)
+    """Steps of newer checkpoints that may become the last good one, at least GOOD_STEPS apart."""
     best_step: int = 0
-    """Step of the checkpoint with the best score. Without validation it must be known to be good."""
+    """Step of the checkpoint with the best validation score."""
     best_score: float = float("-inf")
-    """Its score: the validation score, or the running mean reward without validation."""
+    """Its validation score."""
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,17 +101,12 @@ class RecoveryState:
         for name, value in state.items():
             setattr(self, name, value)
 
-    def record_checkpoint(self, step: int, score: float, *, measured: bool) -> None:
-        """Record that the checkpoint of `step` was written; `score` is -inf if there is no score yet.
-
-        A score measured on this very checkpoint counts at once. A running mean lags behind the checkpoint, so it
-        counts only once the checkpoint is known to be good.
-        """
-        if measured and score > self.best_score:
+    def record_checkpoint(self, step: int, score: float | None) -> None:
+        """Record that the checkpoint of `step` was written, with its validation score; None if it was not validated."""
+        if score is not None and score > self.best_score:
             self.best_step, self.best_score = step, score
-        newest = max(self.candidates, default=None)
-        if newest is None or step - newest >= GOOD_STEPS:
-            self.candidates[step] = score
+        if not self.candidates or step - max(self.candidates) >= GOOD_STEPS:
+            self.candidates.append(step)
 
 
 def escalate(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: Fault | None) -> Action:
@@ -138,7 +133,7 @@ def _restore(state: RecoveryState, config: RecoveryConfig) -> Action:
     state.lr_scale = min(state.lr_scale, state.lr_ceiling) * config.recovery_lr_factor
     state.restores += 1
     # These were saved between the last good checkpoint and the fault, so they may be bad.
-    state.candidates = {}
+    state.candidates = []
     return Action.restore
 
 
@@ -151,7 +146,5 @@ def _good_step(state: RecoveryState, config: RecoveryConfig, step: int) -> None:
     # A skipped update does not change the weights, so a fault after a checkpoint only delays when it counts as good.
     for candidate in sorted(state.candidates):
         if state.good >= GOOD_STEPS <= step - candidate:
-            score = state.candidates.pop(candidate)
+            state.candidates.remove(candidate)
             state.last_good_step = candidate
-            if score > state.best_score:
-                state.best_step, state.best_score = candidate, score

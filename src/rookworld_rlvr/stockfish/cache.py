@@ -17,10 +17,10 @@ from ..errors import ScorerError, UserError
 from .engine import Analysis
 
 # The number in the name is raised when the code that starts searches or reads their output changes the result.
-FILE = "engine-2.sqlite"
+FILE = "engine-3.sqlite"
 BUSY_S = 30.0
 _TABLE = """CREATE TABLE IF NOT EXISTS analyses (
-    judge TEXT NOT NULL, position TEXT NOT NULL, lines TEXT NOT NULL, PRIMARY KEY (judge, position)
+    engine TEXT NOT NULL, position TEXT NOT NULL, lines TEXT NOT NULL, PRIMARY KEY (engine, position)
 ) WITHOUT ROWID"""
 
 
@@ -48,7 +48,7 @@ class EngineCache:
 
     def get(self, engine: str, position: str) -> Analysis | None:
         """Return the analysis of a position, None if there is none. Raises ScorerError if the file cannot be read."""
-        rows = self._run("SELECT lines FROM analyses WHERE judge = ? AND position = ?", engine, position)
+        rows = self._run("SELECT lines FROM analyses WHERE engine = ? AND position = ?", engine, position)
         if not rows:
             return None
         return Analysis(position, tuple((move, pawns) for move, pawns in json.loads(rows[0][0])))

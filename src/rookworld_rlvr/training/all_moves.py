@@ -12,12 +12,12 @@ Source: all-action (expected) policy gradient, arXiv 1706.05374. `rewards.move_v
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..model.batch import Batch, collate
+from ..model.batch import TokenBatch, collate
 from ..model.policy import Policy, spread
 from ..rollout.groups import Group, prompt_tokens
 from ..tasks.policy import FIRST_MARKER
@@ -27,11 +27,11 @@ ROWS_PER_COMPLETION = 4
 
 
 @dataclass(frozen=True, slots=True)
-class MoveBatch(Batch):
-    """Batch with a row per legal move: prompt and first marker, then the move's tokens, which are its trained tokens.
+class MoveBatch(TokenBatch):
+    """Batch with a row per legal move: prompt and first marker, then the move's tokens, which are trained."""
 
-    `advantages_B` has the moves' values, divided by the number of prompts with values.
-    """
+    values_B: Tensor
+    """Value of the move, divided by the number of prompts with values; float32."""
 
 
 def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
@@ -49,12 +49,8 @@ def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
     if not rows:
         return None
     batch = collate(rows, pad_id=policy.pad_id, device=policy.device)
-    batch = replace(
-        batch,
-        advantages_B=torch.tensor(values, device=policy.device) / count,
-        prompts_B=torch.tensor(prompts, device=policy.device),
-    )
-    return MoveBatch(**{spec.name: getattr(batch, spec.name) for spec in fields(batch)})
+    batch = replace(batch, prompts_B=torch.tensor(prompts, device=policy.device))
+    return MoveBatch(**batch.tensors(), values_B=torch.tensor(values, device=policy.device) / count)
 
 
 def move_tokens(policy: Policy, move: str) -> tuple[int, ...]:
@@ -67,7 +63,7 @@ def expected_value(policy: Policy, moves: MoveBatch, *, temperature: float) -> t
     """Return this batch's share of the expected value (a scalar with a gradient) and the log-probs (N,), nat."""
     statistics = policy.statistics(moves, temperature=temperature)
     chances_B = spread(statistics.logprobs, moves.loss_mask_BT).sum(1).exp()
-    return (chances_B * moves.advantages_B).sum(), statistics.logprobs.detach()
+    return (chances_B * moves.values_B).sum(), statistics.logprobs.detach()
 
 
 def _up_to_first_marker(group: Group, policy: Policy) -> tuple[int, ...] | None:

@@ -86,9 +86,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
     """Load the whole saved state; return the number of steps done. Raises UserError."""
     state = _read(folder)
     try:
-        context.prompts.load_state_dict(state["sampler"])
-        if context.prefetch is not None:
-            context.prefetch.load_state_dict(state["one_step_off_policy"])
+        context.sampler.prompts.load_state_dict(state["prompts"])
         _load_training_state(context, state)
         context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
@@ -100,13 +98,10 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
 def restore_checkpoint(folder: Path, context: StepContext) -> int:
     """Load what recovery restores; return the checkpoint's step.
 
-    This is everything but the prompt stream, the state of recovery, and the guards' statistics of norms and KL.
+    This is everything but the prompt stream, the state of recovery, and the guards' statistics.
     """
     state = _read(folder)
-    if context.prefetch is not None:
-        context.prefetch.drop()
     _load_training_state(context, state)
-    context.guards.restore(state["guards"])
     return int(state["step"])
 
 
@@ -217,17 +212,15 @@ def _unreadable_checkpoint_error(folder: Path, error: Exception) -> UserError:
 
 def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]:
     """Return the state from which a run resumes. Tensors are full and on the CPU, so that any device can read them."""
-    # "sampler" is the prompt stream and "clock" the schedule step; older checkpoints have these names.
     return {
         "step": step,
         "policy": cpu_state_dict(context.policy.model, keep),
         "references": to_cpu(context.references.state_dict(), keep),
         "optimizer": to_cpu(context.optimizer.state_dict(), keep),
-        "clock": context.schedule_step,
+        "schedule_step": context.schedule_step,
         "guards": context.guards.state_dict(),
         "rng": rng_state(),
-        "sampler": context.prompts_state(),
-        "one_step_off_policy": {} if context.prefetch is None else to_cpu(context.prefetch.state_dict()),
+        "prompts": context.sampler.prompts.state_dict(),
         "recovery": context.recovery.state_dict(),
     }
 
@@ -236,7 +229,7 @@ def _load_training_state(context: StepContext, state: dict[str, Any]) -> None:
     load_full_state(context.policy.model, state["policy"])
     context.references.load_state_dict(state["references"])
     _load_optimizer(context.optimizer, state["optimizer"])
-    context.schedule_step = state["clock"]
+    context.schedule_step = state["schedule_step"]
     set_rng_state(state["rng"])
 
 

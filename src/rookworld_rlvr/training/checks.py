@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..model.batch import Batch, micro_batches
+from ..model.batch import Batch, TokenBatch, micro_batches
 from ..model.policy import Policy
 from ..model.sharded import full_tensor, is_dtensor
 from ..stability.faults import Fault, FaultError, FaultKind
+from ..stability.guards import Guards
 from .loss import TokenTotals
-from .state import StepContext
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -41,10 +41,10 @@ def first_bad_moment(optimizer: torch.optim.Optimizer, model: nn.Module) -> str:
     return ""
 
 
-def check_weights(context: StepContext) -> None:
+def check_weights(model: nn.Module) -> None:
     """Check that all weights are finite, before completions are sampled from them."""
-    if not all_finite(context.policy.model.parameters()):
-        where = first_bad_parameter(context.policy.model) or "all weights, by their sum"
+    if not all_finite(model.parameters()):
+        where = first_bad_parameter(model) or "all weights, by their sum"
         raise _fault(FaultKind.parameter, where, "not finite before the step")
 
 
@@ -57,61 +57,66 @@ def check_rewards(rewards_PG: Tensor) -> None:
         raise _fault(FaultKind.reward, where, f"expected a finite number, got {rewards_PG[group, sample].item()}")
 
 
-def check_logprobs(context: StepContext, logprobs: Tensor, ref_logprobs: Tensor | None, batch: Batch) -> None:
-    """Check that the log-probs of policy, reference and sampler are finite, as soon as they are known."""
-    sides = (("policy", context.policy, logprobs), ("reference", context.references.current, ref_logprobs))
-    for name, side, values in sides:
-        if values is not None and not all_finite([values]):
-            where = _locate(side, batch, context.micro_batch_size)
-            raise _fault(FaultKind.logprobs, f"{name}: {where}", "a log-prob is not finite", batch)
+def check_logprobs(
+    logprobs: Tensor, policy: Policy, batch: TokenBatch, *, side: str = "policy", micro_batch_size: int | None = None
+) -> None:
+    """Check that log-probs of a batch are finite, as soon as they are known.
+
+    `policy` is the model that computed them, and `side` its name: `policy` or `reference`. To find the first bad value
+    of a whole batch, the model computes `micro_batch_size` rows at a time; by default all rows together.
+    """
+    if not all_finite([logprobs]):
+        where = _locate(policy, batch, micro_batch_size or len(batch.tokens_BT))
+        raise _fault(FaultKind.logprobs, f"{side}: {where}", "a log-prob is not finite", batch)
+
+
+def check_sampler_logprobs(batch: Batch) -> None:
+    """Check that the sampler's log-probs are finite, after those of the trainer."""
     if not all_finite([batch.sampler_logprobs_BT]):
         detail = "a log-prob of the sampler is not finite; the trainer's are finite"
         raise _fault(FaultKind.logprobs, "sampler: log-probs", detail, batch)
 
 
-def check_loss(loss: Tensor, micro: Batch) -> None:
+def check_loss(loss: Tensor, micro: TokenBatch) -> None:
     """Check that the loss is finite, before it is differentiated."""
     if not loss.detach().isfinite():
         raise _fault(FaultKind.loss, "loss", f"expected a finite number, got {loss.item()}", micro)
 
 
-def check_kl(context: StepContext, part: Batch, update_totals: TokenTotals) -> None:
-    """Check the KL of an update against its limit and the run's own history, before the weights change.
+def check_kl(totals: TokenTotals, limit: float, minibatch: TokenBatch) -> None:
+    """Check the KL of an update against its limit, nats per token, before the weights change; 0 is no limit.
 
-    Each update is checked alone, because the mean over a step's updates could hide a spike in the last one.
+    Each update is checked alone, because the mean over a step's updates could hide a large KL in the last one.
     """
-    if not update_totals.kl_count or not context.config.recovery.enabled:
-        return
-    kl, guards = update_totals.kl_exact_mean, context.guards
-    limit = guards.config.kl_limit
-    if 0 < limit < kl:
-        raise _fault(FaultKind.kl_limit, "kl/exact", f"{kl:.3g} nats per token, at most {limit:g} allowed", part)
-    if guards.is_kl_spike(kl):
-        usual = math.exp(guards.kl.mean)
-        raise _fault(FaultKind.kl_spike, "kl/exact", f"{kl:.3g} nats per token, usually {usual:.3g}", part)
+    if totals.kl_count and 0 < limit < (kl := totals.kl_exact_mean):
+        detail = f"{kl:.3g} nats per token, at most {limit:g} allowed"
+        raise _fault(FaultKind.kl_limit, "kl/exact", detail, minibatch)
 
 
-def check_gradient(context: StepContext, grad_norm: float, part: Batch) -> None:
-    """Check that the gradient's norm is finite and not a spike. This precedes clipping, which would spread a NaN."""
+def check_gradient(model: nn.Module, grad_norm: float, minibatch: TokenBatch) -> None:
+    """Check that the gradient's norm is finite. This precedes clipping, which would spread a NaN."""
     if not math.isfinite(grad_norm):
-        named = context.policy.model.named_parameters()
-        bad = (name for name, p in named if p.grad is not None and not _finite(p.grad))
-        raise _fault(FaultKind.gradient, f"gradient of {next(bad, 'all, by its norm')}", "not finite", part)
-    guards, floor = context.guards, context.config.optim.max_grad_norm
-    if context.config.recovery.enabled and guards.grad_norm.is_spike(grad_norm, floor, guards.config.spike_factor):
+        bad = (name for name, p in model.named_parameters() if p.grad is not None and not _finite(p.grad))
+        raise _fault(FaultKind.gradient, f"gradient of {next(bad, 'all, by its norm')}", "not finite", minibatch)
+
+
+def check_gradient_spike(
+    model: nn.Module, grad_norm: float, guards: Guards, minibatch: TokenBatch, *, floor: float
+) -> None:
+    """Check that the gradient's norm is no spike in the run's history. A norm below `floor` counts as `floor`."""
+    if guards.grad_norm.is_spike(grad_norm, floor, guards.config.spike_factor):
         usual = math.exp(guards.grad_norm.mean)
-        largest = max(context.policy.model.named_parameters(), key=lambda named: _norm(named[1].grad))
+        largest = max(model.named_parameters(), key=lambda named: _norm(named[1].grad))
         where = f"gradient of {largest[0]}"
-        raise _fault(FaultKind.gradient_spike, where, f"norm {grad_norm:.3g}, usually {usual:.3g}", part)
+        raise _fault(FaultKind.gradient_spike, where, f"norm {grad_norm:.3g}, usually {usual:.3g}", minibatch)
 
 
-def check_update(context: StepContext, update_norm: float, part: Batch) -> None:
+def check_update(model: nn.Module, optimizer: torch.optim.Optimizer, update_norm: float, minibatch: TokenBatch) -> None:
     """Check that the weights are still finite, after the optimiser has stepped."""
     if math.isfinite(update_norm):
         return
-    model = context.policy.model
-    where = first_bad_moment(context.optimizer, model) or first_bad_parameter(model)
-    raise _fault(FaultKind.parameter, where or "update", "not finite after the update", part)
+    where = first_bad_moment(optimizer, model) or first_bad_parameter(model)
+    raise _fault(FaultKind.parameter, where or "update", "not finite after the update", minibatch)
 
 
 def _finite(tensor: Tensor) -> bool:
@@ -122,12 +127,12 @@ def _norm(grad: Tensor | None) -> float:
     return 0.0 if grad is None else float(full_tensor(grad).norm())
 
 
-def _fault(kind: FaultKind, tensor: str, detail: str, batch: Batch | None = None) -> FaultError:
+def _fault(kind: FaultKind, tensor: str, detail: str, batch: TokenBatch | None = None) -> FaultError:
     return FaultError(Fault(kind, tensor, detail), batch)
 
 
 @torch.no_grad()
-def _locate(policy: Policy, batch: Batch, micro_batch_size: int) -> str:
+def _locate(policy: Policy, batch: TokenBatch, micro_batch_size: int) -> str:
     """Return the name of the first bad weight, or else of the first module whose output is not finite.
 
     The module is found by another forward pass. For a model in shards neither is looked for, because that would need

@@ -11,7 +11,7 @@ from ..evaluation.mate_in_one import MateInOneConfig
 from ..model.device import Device, Precision
 from ..model.loading import ModelConfig
 from ..model.world import Distributed
-from ..objective import AdvantageConfig, ClipConfig, KLConfig, LossKind, MismatchConfig, MismatchMode
+from ..objective import KLConfig, ObjectiveConfig
 from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig
 from ..stability.recovery import RecoveryConfig
@@ -20,82 +20,6 @@ from ..tasks.prompt_stream import MixtureConfig
 from .optim import OptimConfig
 
 DEFAULT = "default"
-
-
-class ZeroVariance(StrEnum):
-    """Treatment of a zero-variance group, whose rewards are all equal."""
-
-    keep = "keep"
-    """Keep it, by default with advantage 0. Its KL and entropy terms are trained, and its tokens count in the
-    normalisation."""
-    drop = "drop"
-    """Do not train on it."""
-    refill = "refill"
-    """Sample other prompts to replace it, in up to 3 rounds (dynamic sampling, arXiv 2503.14476). Groups that still
-    have zero variance after these are dropped."""
-
-
-class Truncated(StrEnum):
-    """Treatment of a completion that was truncated at generator.max_new_tokens."""
-
-    score = "score"
-    """Score it as it is and train on it."""
-    mask = "mask"
-    """Count its reward in the group's mean, but do not train on it (overlong filtering, arXiv 2503.14476)."""
-
-
-@dataclass(slots=True)
-class CollectionConfig:
-    """Choice of the sampled completions that a step trains on."""
-
-    zero_variance: ZeroVariance = ZeroVariance.keep
-    truncated: Truncated = Truncated.score
-
-
-@dataclass(slots=True)
-class StepConfig:
-    """Size of a step's batch, and the objective of its updates."""
-
-    loss: LossKind = LossKind.dapo
-    """Surrogate loss and its normalisation."""
-    prompts_per_step: int = 16
-    """Number of prompts per step (P)."""
-    group_size: int = 8
-    """Number of completions per prompt (G)."""
-    epochs: int = 1
-    """Number of passes over the step's batch."""
-    minibatches: int = 1
-    """Number of updates per pass. The batch is divided into this many parts, at random if there is more than one."""
-    collection: CollectionConfig = field(default_factory=CollectionConfig)
-    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
-    clip: ClipConfig = field(default_factory=ClipConfig)
-    mismatch: MismatchConfig = field(default_factory=MismatchConfig)
-    entropy_coef: float = 0.0
-    """Coefficient of the entropy bonus. The coefficient times the entropy at each trained token is subtracted from the
-    loss. 0 turns the bonus off."""
-    all_moves_coef: float = 0.3
-    """Coefficient of the expected value of the first candidate over all legal moves, whose gradient needs no samples.
-    Only positions with move evaluations contribute. 0 turns the term off."""
-
-    def __post_init__(self) -> None:
-        if self.prompts_per_step < 1 or self.group_size < 2:
-            raise ValueError(
-                "objective: expected prompts_per_step from 1 and group_size from 2, got "
-                f"{self.prompts_per_step} and {self.group_size}"
-            )
-        if self.epochs < 1 or self.minibatches < 1:
-            raise ValueError(
-                f"objective: expected epochs and minibatches from 1, got {self.epochs} and {self.minibatches}"
-            )
-        if not 0 <= self.entropy_coef < math.inf:
-            raise ValueError(f"objective.entropy_coef: expected a finite number from 0 up, got {self.entropy_coef}")
-        if not 0 <= self.all_moves_coef < math.inf:
-            raise ValueError(f"objective.all_moves_coef: expected a finite number from 0 up, got {self.all_moves_coef}")
-
-    @property
-    def updates(self) -> int:
-        """Number of updates per step."""
-        return self.epochs * self.minibatches
 
 
 @dataclass(slots=True)
@@ -188,9 +112,6 @@ class RunConfig:
     """Nodes that the engine of rubric.stockfish searches per held-out position to measure policy/win_probability_loss.
     0: use rubric.move_evals or, with rubric.source=engine, its engines with their own node limit."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
-    max_staleness: int = 0
-    """0: each step samples from the current weights. 1: the next step's batch is sampled while this one is trained, so
-    its sampling weights are one step older."""
     processes: int = 1
     """Number of processes on this machine that train together and share its cores."""
     distributed: Distributed = Distributed.ddp
@@ -210,15 +131,13 @@ class RunConfig:
     """Folder for all runs. Each run is saved in <output_root>/<date>/<time>-<name>."""
     resume: str = ""
     """Folder of a run to resume, or one of its checkpoints. It keeps the configuration it was started with, except for
-    options given now. `auto`: the newest unfinished run under output_root with this configuration, else a new run."""
-    trust: bool = False
-    """Allow a resumed run to start the programs and call the addresses that its saved configuration names. Otherwise
-    they are refused, because the folder may come from a stranger."""
+    options given now, and for programs and addresses, which must be given again. `auto`: the newest unfinished run
+    under output_root with this configuration, else a new run."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     rubric: RubricConfig = field(default_factory=RubricConfig)
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)
-    objective: StepConfig = field(default_factory=StepConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     kl: KLConfig = field(default_factory=KLConfig)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
@@ -232,8 +151,6 @@ class RunConfig:
             )
         if abs(self.seed) >= 2**63:
             raise ValueError(f"seed: expected a number of at most 63 bits, got {self.seed}")
-        if self.max_staleness not in (0, 1):
-            raise ValueError(f"max_staleness: expected 0 or 1, got {self.max_staleness}")
         if self.processes < 1:
             raise ValueError(f"processes: expected 1 or more, got {self.processes}")
         if not 0 <= self.start_share < 1:
@@ -244,11 +161,5 @@ class RunConfig:
             raise ValueError(f"max_minutes: expected from 0 up, got {self.max_minutes}")
         if self.evaluation_rows < 0:
             raise ValueError(f"evaluation_rows: expected 0 or more, got {self.evaluation_rows}")
-        by_token = self.objective.mismatch.mode in (MismatchMode.token_truncate, MismatchMode.token_mask)
-        if self.objective.loss is LossKind.gspo and by_token:
-            raise ValueError(
-                "objective.loss=gspo: expected objective.mismatch.mode sequence_truncate, sequence_mask or off, since "
-                f"it has one ratio per completion; got {self.objective.mismatch.mode} (objective=gspo sets all)"
-            )
         if self.sampled_rows < 0 or self.match_pairs < 0 or self.match_plies < 1:
             raise ValueError("expected sampled_rows and match_pairs from 0 up and match_plies from 1")

@@ -1,7 +1,7 @@
 """Files about faults: the batch on which each occurred and, when a run gives up, a diagnosis in plain text."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UserError, first_line
 from ..files import replacing
-from ..model.batch import Batch
+from ..model.batch import Batch, TokenBatch
 from ..objective import KLConfig
 from ..stability.faults import FaultKind
 from .all_moves import MoveBatch
@@ -21,20 +21,18 @@ FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"
 MOST_PROMPTS = 8
 # Number of newest faults whose batches are kept, so that a run that fails repeatedly does not fill the disk.
 KEEP_FAULTS = 3
-FAULT_KEYS = {"step", "fault", "kl_coef", "stale", "batch", "moves", "samples", "policy"}
+FAULT_KEYS = {"step", "fault", "kl_coef", "batch", "moves", "samples", "policy"}
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.generator: "generator.batch_size=16",
     FaultKind.scorer: "rubric.stockfish.timeout_s=60",
-    FaultKind.reward: "rubric=rules",
+    FaultKind.reward: "rubric.source=rules",
     FaultKind.logprobs: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.loss: "optim.lr={lr:.1e}",
     FaultKind.gradient: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.gradient_spike: "optim.max_grad_norm=0.5 optim.lr={lr:.1e}",
-    FaultKind.kl_spike: "kl.coef={kl_coef:.2g} optim.lr={lr:.1e}",
     FaultKind.kl_limit: "kl.coef={kl_coef:.2g} optim.lr={lr:.1e}",
     FaultKind.parameter: "precision=fp32 optim.lr={lr:.1e}",
-    FaultKind.collapse: "kl.coef={kl_coef:.2g} optim.lr={lr:.1e}",
     FaultKind.memory: "generator.batch_size=16 objective.group_size=4 generator.max_new_tokens=96",
 }
 
@@ -48,7 +46,6 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Te
         "step": report.step + 1,
         "fault": {key: str(value) for key, value in asdict(report.fault).items()},
         "kl_coef": report.kl_coef,
-        "stale": report.collection.staleness > 0,
         "batch": _plain(report.fault_batch),
         "moves": isinstance(report.fault_batch, MoveBatch),
         "samples": _samples(report),
@@ -104,7 +101,7 @@ def write_diagnosis(run_folder: Path, context: StepContext, report: StepReport, 
     if fault is not None:
         batch = _fault_file(run_folder, report)
         lines.append(f"batch           {batch}; replay it: rookworld inspect {batch}")
-    examples = [group.example for group in report.groups] or report.collection.examples
+    examples = [group.example for group in report.rollout.groups] or report.rollout.unscored
     lines += [f"prompt          {example.prompt}" for example in examples[:MOST_PROMPTS]]
     (run_folder / DIAGNOSIS).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -133,5 +130,5 @@ def _samples(report: StepReport) -> list[dict[str, Any]]:
     ]
 
 
-def _plain(batch: Batch | None) -> dict[str, Any] | None:
-    return None if batch is None else {spec.name: getattr(batch, spec.name) for spec in fields(batch)}
+def _plain(batch: TokenBatch | None) -> dict[str, Any] | None:
+    return None if batch is None else dict(batch.tensors())

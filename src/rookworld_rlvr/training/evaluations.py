@@ -1,7 +1,6 @@
 """Evaluations of a run: held-out rows before and after training, and the learning curve."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -14,7 +13,6 @@ from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, rule_losses
 from ..evaluation.table import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..stability.faults import StepAbandonedError
-from .collection import synced_sampler
 from .run import Run, progress
 
 Item = TypeVar("Item")
@@ -25,7 +23,7 @@ def evaluated(run: Run, name: str) -> list[Row]:
 
     Raises StepAbandonedError if a stop was requested.
     """
-    model = (run.context.generator, run.context.policy.tokenizer)
+    model = (run.context.sampler.generator, run.context.policy.tokenizer)
     with run.context.averaged_policy():
         greedy = partial(evaluate, *model, evaluations=run.evaluations)
         rows = _by_all_ranks(run, f"evaluation {name}", run.data.held_out, greedy)
@@ -63,7 +61,7 @@ def _by_all_ranks(run: Run, what: str, rows: Sequence[Item], scored: Callable[..
     if not rows:
         return []
     world = run.context.world
-    with _generator(run), progress(run.console, what, len(rows)) as show:
+    with run.context.sampler.synced(run.context.policy.model), progress(run.console, what, len(rows)) as show:
 
         def advance(done: int) -> None:
             show(done * world.size)
@@ -80,14 +78,14 @@ def validate(run: Run) -> Mapping[str, float]:
 
     def scored() -> list[Row]:
         return evaluate_sampled(
-            context.generator,
+            context.sampler.generator,
             context.policy.tokenizer,
             world.share(run.data.validation),
             sampling,
             evaluations=run.evaluations,
         )
 
-    with context.averaged_policy(), _generator(run):
+    with context.averaged_policy(), context.sampler.synced(context.policy.model):
         return validation_metrics(world.gather_in_order(scored, "validation"))
 
 
@@ -127,16 +125,6 @@ def tables(before: list[Row], after: list[Row]) -> dict[str, Any]:
     parts = {"before": summarise(before), "after": summarise(after), "gain": gain}
     summary = {name: to_json(_of_spread(table, False)) for name, table in parts.items()}
     return summary | {"spread": {name: to_json(_of_spread(parts[name], True)) for name in ("before", "after")}}
-
-
-@contextmanager
-def _generator(run: Run) -> Iterator[None]:
-    """Let the generator sample from the policy's current weights inside the block."""
-    context = run.context
-    if context.prefetch is not None:
-        context.prefetch.wait()
-    with synced_sampler(context, context.generator.sync):
-        yield
 
 
 def _of_spread(table: Mapping[str, Measure | Gain], wanted: bool) -> dict[str, Measure | Gain]:

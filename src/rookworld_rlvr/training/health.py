@@ -6,11 +6,9 @@ its metrics again shows the same signs as a run that was not stopped.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from statistics import fmean
-
-import numpy as np
 
 from ..errors import TrainingGaveUpError
 from ..evaluation.headline import DECISION_KEYS
@@ -20,18 +18,13 @@ from .state import StepReport
 # Number of consecutive steps without effect that ends a run. A default step has 16 groups, so even two are rare.
 MAX_INEFFECTIVE_STEPS = 25
 PREFIX = "warning/"
-# Number of steps over which a mean is taken. Oscillation is looked for in twice as many.
+# Number of steps over which a mean is taken.
 WINDOW = 20
 # Mean kl/reference below which the policy hardly changes; not applied to the first 2 * WINDOW steps. Three default runs
 # had 0.004 to 0.027 in the mean of 20 steps.
 KL_LOW = 0.002
 # Mean kl/reference above which the policy may forget what the starting model knew.
 KL_HIGH = 0.1
-# Metrics that are watched for oscillation. An earlier project reported that both swung about one level and that nothing
-# was learned.
-SWINGING = ("reward/mean", "advantage/abs_mean")
-# Autocorrelation below which a metric oscillates. For white noise over 40 steps its standard deviation is 0.16.
-SWING = -0.6
 # Mean fraction of zero-variance groups above which `no_variance` is shown.
 IDLE = 0.5
 # Drop of a validation score that counts as forgetting: three standard errors of a score of 0.9 over 128 rows.
@@ -75,8 +68,6 @@ class Sign(StrEnum):
 
     kl = "kl"
     """KL to the reference is outside the range KL_LOW to KL_HIGH."""
-    oscillation = "oscillation"
-    """Reward or advantages swing about one level."""
     no_variance = "no_variance"
     """Most groups have zero variance: equal rewards."""
     forgetting = "forgetting"
@@ -88,7 +79,7 @@ class SignWatch:
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window, self._steps = window, 0
-        self._last: deque[Mapping[str, float]] = deque(maxlen=2 * window)
+        self._last: deque[Mapping[str, float]] = deque(maxlen=window)
         self._validations: dict[str, list[float]] = {}
         self.shown: dict[Sign, str] = {}
         """Signs of the last step, each with a message about the observed and, for some, the expected values."""
@@ -114,7 +105,6 @@ class SignWatch:
     def _raised_signs(self) -> dict[Sign, str]:
         messages = {
             Sign.kl: self._kl(),
-            Sign.oscillation: self._oscillation(),
             Sign.no_variance: self._no_variance(),
             Sign.forgetting: self._forgetting(),
         }
@@ -122,7 +112,7 @@ class SignWatch:
 
     def _mean(self, key: str) -> float | None:
         """Return the mean over the window; None unless every step of a whole window has the key."""
-        values = [step[key] for step in list(self._last)[-self._window :] if key in step]
+        values = [step[key] for step in self._last if key in step]
         return fmean(values) if len(values) == self._window else None
 
     def _kl(self) -> str:
@@ -130,15 +120,6 @@ class SignWatch:
         if mean is None or (mean <= KL_HIGH and (mean >= KL_LOW or self._steps <= 2 * self._window)):
             return ""
         return f"kl/reference {mean:.4f} in the mean of {self._window} steps, expected {KL_LOW:g} to {KL_HIGH:g}"
-
-    def _oscillation(self) -> str:
-        for key in SWINGING:
-            values = [step[key] for step in self._last if key in step]
-            if len(values) == 2 * self._window:
-                period, correlation = strongest_swing(values)
-                if correlation < SWING:
-                    return f"{key} swings with a period of some {period} steps, and does not settle"
-        return ""
 
     def _no_variance(self) -> str:
         mean = self._mean("group/zero_variance_fraction")
@@ -152,24 +133,3 @@ class SignWatch:
             if len(scores) > 2 and now < best - FORGOTTEN:
                 return f"{key} {now:.3f} in the mean of the last two validations, at its best {best:.3f}"
         return ""
-
-
-def strongest_swing(values: Sequence[float]) -> tuple[int, float]:
-    """Return the period, in steps, of the strongest swing about a straight line, and the autocorrelation at half of it.
-
-    An autocorrelation of −1 means a pure swing, about 0 means noise. Periods up to half the number of values are tried.
-    Values on a straight line have no swing: both results are 0.
-
-    >>> strongest_swing([1.0, -1.0] * 20)[0]
-    2
-    """
-    series = np.asarray(values)
-    at = np.arange(len(series))
-    rest = series - np.polyval(np.polyfit(at, series, 1), at)
-    power = float(rest @ rest)
-    if power < 1e-12:
-        return 0, 0.0
-    lags = range(1, len(series) // 4 + 1)
-    correlations = {lag: float(rest[lag:] @ rest[:-lag]) / power for lag in lags}
-    lag = min(correlations, key=lambda lag: correlations[lag])
-    return 2 * lag, correlations[lag]

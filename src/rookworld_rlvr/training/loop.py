@@ -1,25 +1,23 @@
 """Training loop: the steps of a run and, after each step, recovery, guards, reference, metrics and checkpoints."""
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 from ..errors import TrainingGaveUpError
 from ..files import append_lines
 from ..model.weights import checksum, cpu_state_dict
 from ..model.world import RankError
-from ..stability.faults import Fault, FaultKind, StepAbandonedError
+from ..stability.faults import Fault, FaultKind
 from ..stability.recovery import Action, escalate
 from .checkpoint import (
     checkpoint_folder,
     list_checkpoints,
     restore_checkpoint,
-    rng_state,
     save_checkpoint,
-    set_rng_state,
 )
 from .checks import all_finite, first_bad_moment, first_bad_parameter
 from .diagnosis import DIAGNOSIS, save_fault, write_diagnosis
@@ -47,17 +45,16 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
     Raises TrainingGaveUpError after the diagnosis is written.
     """
     started, completions, step, stopped = time.perf_counter(), 0, first_step, "finished"
-    run.context.stop_requested = lambda: run.stop_requested
     # Without a terminal, the line printed for each step shows the progress.
     bar = progress(run.console, "training", run.config.steps, start=first_step, unit="steps")
     with bar if run.console.is_terminal else nullcontext(lambda _done: None) as advance:
         while step < run.config.steps and stopped == "finished":
-            report = _step_or_stop(run, step)
-            if report is None:
+            if run.context.world.any(run.stop_requested, f"step {step + 1}"):
                 stopped = INTERRUPTED
                 break
+            report = grpo_step(run.context, step)
             step += 1
-            completions += report.collection.sampled_completions
+            completions += len(report.rollout.completions())
             advance(step)
             minutes = (time.perf_counter() - started) / 60
             if run.config.max_minutes and run.context.world.any(minutes >= run.config.max_minutes, "the clock"):
@@ -68,26 +65,12 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
     return step, stopped, completions / max(time.perf_counter() - started, 1e-9)
 
 
-def _step_or_stop(run: Run, step: int) -> StepReport | None:
-    """Run a step and return its report. If a stop was requested, restore the state before the step and return None."""
-    context = run.context
-    prompts, rng = context.prompts_state(), rng_state()
-    try:
-        if context.world.any(run.stop_requested, f"step {step + 1}"):
-            raise StepAbandonedError
-        return grpo_step(context, step)
-    except StepAbandonedError:
-        context.prompts.load_state_dict(prompts)
-        set_rng_state(rng)
-        return None
-
-
 def _finish_step(run: Run, report: StepReport, *, last: bool) -> None:
     """Apply recovery after a step, write its metrics, and validate or save if due. Raises TrainingGaveUpError."""
     context, step = run.context, report.step + 1
     compare_weights(run, step)
     due = last or step % run.config.checkpoint_every == 0
-    report.fault = _late_fault(run, report, about_to_save=due) or report.fault
+    report = replace(report, fault=_late_fault(run, report, about_to_save=due) or report.fault)
     action = escalate(context.recovery, run.config.recovery, step=step, fault=report.fault)
     validation: Mapping[str, float] = {}
     try:
@@ -120,19 +103,13 @@ def compare_weights(run: Run, step: int) -> None:
 
 
 def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault | None:
-    """Return a fault that shows only after the step: a collapse, or a non-finite state that must not be saved.
+    """Return a fault that shows only when a checkpoint is due: a state that is not finite and must not be saved.
 
     The state is also checked if the step had a fault that does not damage the weights.
     """
     context = run.context
     if report.fault is not None and report.fault.damages_weights:
         return None
-    if run.config.recovery.enabled and report.fault is None and report.collection.sampled:
-        context.guards.observe_rewards(report.reward_by_task())
-        if task := context.guards.collapsed():
-            trend = context.guards.rewards[task]
-            detail = f"running mean {trend.mean:.3f}, at its best {trend.best:.3f}"
-            return Fault(FaultKind.collapse, f"reward/{task}", detail)
     if about_to_save and not _finite_state(context):
         model = context.policy.model
         where = first_bad_moment(context.optimizer, model) or first_bad_parameter(model) or "reference"
@@ -151,10 +128,7 @@ def _after_good_step(run: Run, report: StepReport, step: int) -> None:
     context, tokens = run.context, report.tokens
     if not tokens.count and not tokens.expected_value_sum:
         return
-    guards = context.guards
-    guards.grad_norm.observe(report.grad_norm, context.config.optim.max_grad_norm)
-    if tokens.kl_count:
-        guards.observe_kl(tokens.kl_exact_mean)
+    context.guards.grad_norm.observe(report.grad_norm, context.config.optim.max_grad_norm)
     context.references.maybe_refresh(context.policy, step=step)
 
 
@@ -173,14 +147,13 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
             f"The learning rate was already scaled by {state.lr_scale:.3g}"
         )
     if action is Action.restore:
-        _restore(run, fault)
+        _restore(run)
 
 
-def _restore(run: Run, fault: Fault) -> None:
-    """Restore the last good checkpoint, or the best one after a collapse; if it is missing, the newest one."""
+def _restore(run: Run) -> None:
+    """Restore the last good checkpoint; if it is missing, the newest one."""
     state = run.context.recovery
-    wanted = state.best_step if fault.kind is FaultKind.collapse else state.last_good_step
-    folder = checkpoint_folder(run.folder, wanted)
+    folder = checkpoint_folder(run.folder, state.last_good_step)
     if not folder.is_dir():
         folder = list_checkpoints(run.folder)[-1]
     state.last_good_step = run.context.world.barrier(lambda: restore_checkpoint(folder, run.context), "a restore")
@@ -214,14 +187,10 @@ def _validation_due(run: Run, step: int, *, last: bool) -> bool:
 def save(run: Run, step: int, score: float | None) -> None:
     """Save a checkpoint of the state after `step`. It becomes the best one if its `score` is the highest so far.
 
-    Without validation the score is the mean of the tasks' running rewards, once each task has a history. A checkpoint
-    that is saved off schedule, because the run was stopped, is never marked as best or good. Otherwise the stop would
-    change how the run continues.
+    A checkpoint that is saved off schedule, because the run was stopped, is never marked as best or good. Otherwise the
+    stop would change how the run continues.
     """
     context, config = run.context, run.config
-    measured = score is not None
-    if score is None and not config.validation.every:
-        score = context.guards.reward_score()
     if step % config.checkpoint_every == 0 or step == config.steps:
-        context.recovery.record_checkpoint(step, -math.inf if score is None else score, measured=measured)
+        context.recovery.record_checkpoint(step, score)
     save_checkpoint(run.folder, context, step=step, keep=KEEP_CHECKPOINTS)

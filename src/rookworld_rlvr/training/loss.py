@@ -2,14 +2,12 @@
 
     loss = Σ weight · (correction · surrogate + kl_coef · KL − entropy_coef · entropy)    over trained tokens
 
-If older weights sampled the batch (`max_staleness=1`), the KL forms that use only the sampled token are corrected like
-the surrogate. The form `exact` sums over the vocabulary and needs no correction.
-
 This module checks and records nothing; `step` does. Source: GRPO, arXiv 2402.03300. `objective.losses` defines the
 surrogates and the weights.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,14 +18,15 @@ from ..objective import (
     LOSSES,
     KLConfig,
     KLForm,
+    KLInputs,
     LossSizes,
+    ObjectiveConfig,
     TokenStatistics,
     kl_k3,
     kl_penalty,
     mismatch_weights,
     weighted_sum,
 )
-from .config import StepConfig
 
 # Log-ratio in nats beyond which the KL term of a token continues linearly: finite, with a gradient that is never 0.
 TOKEN_CLAMP_NAT = 10.0
@@ -37,7 +36,7 @@ TOKEN_CLAMP_NAT = 10.0
 class LossPlan:
     """Options and sizes that all micro-batches of one update share."""
 
-    objective: StepConfig
+    objective: ObjectiveConfig
     kl: KLConfig
     temperature: float
     sizes: LossSizes
@@ -47,8 +46,6 @@ class LossPlan:
     """Current reference model; None if KL is neither measured nor penalised."""
     original: Policy | None
     """Starting model, if the reference may differ from it and KL is measured or penalised; else None."""
-    stale: bool = False
-    """True if older weights sampled the batch. KL forms that use the sampled token are then corrected too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class MicroLoss:
     """Log-probs of the reference (N,), nat; None without a reference."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class TokenTotals:
     """Sums and extremes over trained tokens; a token counts once per pass over it. Log-probs, KL, entropy in nat."""
 
@@ -111,12 +108,15 @@ class TokenTotals:
         kl_count = logprobs.numel() if "kl_sum" in sums else 0
         return cls(count=logprobs.numel(), kl_count=kl_count, **dict(zip(sums, values, strict=True)))
 
-    def add(self, other: "TokenTotals") -> None:
-        """Add the totals of another micro-batch."""
-        for name in (spec.name for spec in fields(self)):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            join = max if name.endswith("_max") else min if name.endswith("_min") else sum
-            setattr(self, name, join((mine, theirs)))
+    @classmethod
+    def total(cls, totals: "Iterable[TokenTotals]") -> "TokenTotals":
+        """Return the totals of several micro-batches together."""
+        parts = [cls(), *totals]
+        return cls(
+            **{name: sum(getattr(part, name) for part in parts) for name in SUMS},
+            **{name: max(getattr(part, name) for part in parts) for name in MAXIMA},
+            kl_min=min(part.kl_min for part in parts),
+        )
 
     @property
     def kl_mean(self) -> float:
@@ -130,6 +130,24 @@ class TokenTotals:
         One token in ten thousand may have a k3 of a thousand nats, which changes a step's mean and means nothing.
         """
         return self.kl_exact_sum / max(self.kl_count, 1)
+
+
+SUMS = (
+    "count",
+    "kl_count",
+    "logprob_sum",
+    "ref_logprob_sum",
+    "kl_sum",
+    "kl_exact_sum",
+    "kl_original_sum",
+    "entropy_sum",
+    "clipped_sum",
+    "corrected_sum",
+    "surrogate_sum",
+    "kl_term_sum",
+    "expected_value_sum",
+)
+MAXIMA = ("kl_max", "ratio_max", "sampler_ratio_max")
 
 
 def _kl_totals(statistics: TokenStatistics, original_logprobs: Tensor | None) -> dict[str, Tensor]:
@@ -169,9 +187,9 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
         logprobs_BT, old_logprobs_BT, advantages_B=micro.advantages_B, loss_mask=mask_BT, clip=plan.objective.clip
     )
     correction_BT = mismatch_weights(
-        old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=mask_BT, config=plan.objective.mismatch
+        old_logprobs_BT, micro.sampler_logprobs_BT, loss_mask=mask_BT, cap=plan.objective.mismatch_cap
     )
-    kl_BT = _kl_term(plan, statistics, logprobs_BT, old_logprobs_BT, correction_BT, mask_BT)
+    kl_BT = _kl_term(plan, statistics, logprobs_BT, old_logprobs_BT, mask_BT)
     totals = TokenTotals.of(
         statistics,
         _original_logprobs(micro, plan),
@@ -194,29 +212,18 @@ def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
 
 
 def _kl_term(
-    plan: LossPlan,
-    statistics: TokenStatistics,
-    logprobs_BT: Tensor,
-    old_logprobs_BT: Tensor,
-    correction_BT: Tensor,
-    mask_BT: Tensor,
+    plan: LossPlan, statistics: TokenStatistics, logprobs_BT: Tensor, old_logprobs_BT: Tensor, mask_BT: Tensor
 ) -> Tensor:
-    """Return the KL term before its coefficient, (B, T), nat; 0 without a reference.
-
-    On a stale batch, KL forms that use the sampled token are multiplied by `correction_BT`; `exact` is not.
-    """
+    """Return the KL term before its coefficient, (B, T), nat; 0 without a reference."""
     if statistics.ref_logprobs is None or statistics.kl_exact is None:
         return torch.zeros_like(logprobs_BT)
-    kl_BT = kl_penalty(
-        plan.kl.form,
+    inputs = KLInputs(
         logprobs_BT,
         spread(statistics.ref_logprobs, mask_BT),
-        kl_exact=spread(statistics.kl_exact, mask_BT),
         log_ratio=logprobs_BT - old_logprobs_BT,
-        loss_mask=mask_BT,
-        token_clamp=TOKEN_CLAMP_NAT,
+        kl_exact=spread(statistics.kl_exact, mask_BT),
     )
-    return correction_BT * kl_BT if plan.stale and plan.kl.form is not KLForm.exact else kl_BT
+    return kl_penalty(plan.kl.form, inputs, loss_mask=mask_BT, token_clamp=TOKEN_CLAMP_NAT)
 
 
 @torch.no_grad()

@@ -62,7 +62,7 @@ def match_config(config: RunConfig) -> MatchConfig:
 
 
 def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> MatchResult:
-    run.context.generator.sync(policy.model)
+    run.context.sampler.generator.sync(policy.model)
     theirs = run.make_generator(original)
     theirs.sync(original.model)
     config, world = match_config(run.config), run.context.world
@@ -76,7 +76,7 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
             show(count)
 
         suite = match_suite(
-            _players(run, run.context.generator, policy, config, chosen),
+            _players(run, run.context.sampler.generator, policy, config, chosen),
             _players(run, theirs, original, config, chosen),
             config,
             referee=lambda: nullcontext(referee),

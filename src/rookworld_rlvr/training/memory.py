@@ -5,7 +5,7 @@ import resource
 import sys
 
 from ..model.device import allocated_peak_bytes, reset_allocated_peak
-from .state import Moment, StepContext, StepReport
+from .state import Event, Moment, StepContext
 
 GIB = 2**30
 # Written to /proc/self/clear_refs to reset the peak of resident memory; see proc(5).
@@ -31,7 +31,7 @@ def step_peak_gib() -> float:
     return _mark_gib() if _Peak.of_step else math.nan
 
 
-def measure_peak(moment: Moment, _context: StepContext, _report: StepReport) -> None:
+def measure_peak(moment: Moment, _context: StepContext, _event: Event) -> None:
     """Start to measure the step's own peak when a step begins. This is a hook."""
     if moment is not Moment.begun:
         return

@@ -8,8 +8,7 @@ from enum import StrEnum
 from statistics import fmean
 
 from ..objective import zero_variance_groups
-from ..rollout.generator import SampledCompletion
-from ..rollout.groups import Collected
+from ..rollout.groups import Rollout
 from ..stockfish.pool import EngineCounts
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
@@ -44,9 +43,9 @@ class Metric:
     value: Value
 
 
-def _of_samples(value: Callable[[Collected], float | Mapping[str, float]]) -> Value:
+def _of_samples(value: Callable[[Rollout], float | Mapping[str, float]]) -> Value:
     """Return a function of all sampled groups, trained on or not, that gives None if the step sampled none."""
-    return lambda report, _: value(report.collection.sampled) if report.collection.sampled else None
+    return lambda report, _: value(report.rollout) if report.rollout.groups else None
 
 
 def _of_advantages(value: Callable[[StepReport], float]) -> Value:
@@ -82,43 +81,39 @@ def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
 
 def _of_engines(value: Callable[[EngineCounts], float | None]) -> Value:
     """Return a function that gives None if the step ended before scoring, or if the scorer has no engines."""
-    return lambda report, _: None if report.collection.engine is None else value(report.collection.engine)
+    return lambda report, _: None if report.rollout.engine is None else value(report.rollout.engine)
 
 
-def _completions(sampled: Collected) -> list[SampledCompletion]:
-    return [sample.completion for group in sampled.groups for sample in group.samples]
-
-
-def _parts(sampled: Collected) -> dict[str, float]:
-    """Return the mean of each part, as task/tier/part, over the completions to which it applied."""
+def _components(sampled: Rollout) -> dict[str, float]:
+    """Return the mean of each component, as task/tier/component, over the completions to which it applied."""
     values_by_component: dict[str, list[float]] = {}
     for group in sampled.groups:
         for sample in group.samples:
-            for part, value in sample.score.components.items():
-                values_by_component.setdefault(f"{group.example.task.value}/{part}", []).append(value)
-    return {part: fmean(values) for part, values in sorted(values_by_component.items())}
+            for component, value in sample.score.components.items():
+                values_by_component.setdefault(f"{group.example.task.value}/{component}", []).append(value)
+    return {component: fmean(values) for component, values in sorted(values_by_component.items())}
 
 
-def _failures(sampled: Collected) -> dict[str, float]:
+def _failures(sampled: Rollout) -> dict[str, float]:
     """Return the fraction of completions that the parser refused, by reason."""
     failures = [sample.score.failure for group in sampled.groups for sample in group.samples]
     counts = Counter(failure.reason.value for failure in failures if failure)
     return {reason: count / len(failures) for reason, count in sorted(counts.items())}
 
 
-def _sources(sampled: Collected) -> dict[str, float]:
+def _sources(sampled: Rollout) -> dict[str, float]:
     """Return the number of prompts by the source of their move values."""
     counts = Counter(group.samples[0].score.source for group in sampled.groups)
     return {origin: float(prompts) for origin, prompts in sorted(counts.items()) if origin}
 
 
 def _penalized(report: StepReport, _context: StepContext) -> float | None:
-    if report.collection.sampled is None or not report.tokens.kl_count:
+    if not report.rollout.groups or not report.tokens.kl_count:
         return None
-    return float(report.collection.sampled.rewards_PG.mean()) - report.kl_coef * report.tokens.kl_mean
+    return float(report.rollout.rewards_PG.mean()) - report.kl_coef * report.tokens.kl_mean
 
 
-def _zero_variance(sampled: Collected) -> float:
+def _zero_variance(sampled: Rollout) -> float:
     """Return NaN if a reward is not finite, which is a fault."""
     if not sampled.rewards_PG.isfinite().all():
         return math.nan
@@ -126,7 +121,7 @@ def _zero_variance(sampled: Collected) -> float:
 
 
 def _engine_restarts(_report: StepReport, context: StepContext) -> float | None:
-    counts = context.scorer.engine_counts()
+    counts = context.sampler.scorer.engine_counts()
     return None if counts is None else float(counts.restarts)
 
 
@@ -151,8 +146,8 @@ METRICS: dict[str, Metric] = {
         _of_samples(lambda sampled: float(sampled.rewards_PG.mean()))),
     "reward/task/*": Metric("reward", MEAN, "the mean reward of each task", "rises",
         lambda report, _: report.reward_by_task()),
-    "reward/part/*": Metric("0-1", MEAN, "mean of a part where it applied (task/tier/part)", "rises",
-        _of_samples(_parts)),
+    "reward/component/*": Metric("0-1", MEAN, "mean of a component where it applied (task/tier/component)", "rises",
+        _of_samples(_components)),
     "reward/penalized": Metric("reward", MEAN, "reward/mean less kl/coef times kl/reference", "rises",
         _penalized),
     "reward/failure/*": Metric("fraction", MEAN, "completions of all that the parser refused, by reason", "falls",
@@ -162,7 +157,7 @@ METRICS: dict[str, Metric] = {
     "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards", "below 0.5",
         _of_samples(_zero_variance)),
     "group/replaced_fraction": Metric("fraction", MEAN, "groups sampled and not trained on", "0 unless dropped",
-        _of_advantages(lambda report: 1 - len(report.groups) / report.collection.sampled_groups)),
+        _of_advantages(lambda report: 1 - len(report.groups) / len(report.rollout.groups))),
     "reward/expected_value": Metric("0-1", MEAN, "expected value of the first candidate over all legal moves", "rises",
         _of_expected_value),
     "advantage/abs_mean": Metric("reward std", MEAN, "mean of |advantage|", "0.2 to 0.8",
@@ -198,9 +193,6 @@ METRICS: dict[str, Metric] = {
     "sampler/corrected_fraction": Metric("fraction", MEAN, "tokens whose mismatch weight is not exactly 1",
         "any: rounding alone moves it",
         _of_tokens(lambda totals: totals.corrected_sum / totals.count)),
-    "sampler/staleness": Metric("steps", LAST, "steps by which the sampler's weights were older than the trained ones",
-        "at most max_staleness",
-        lambda report, _: report.collection.staleness),
     "reference/refreshes": Metric("refreshes", LAST, "refreshes of the reference so far", "as configured",
         lambda _, context: context.references.refreshes),
     "optim/lr": Metric("1", LAST, "learning rate of the update, backoffs included", "as scheduled",
@@ -222,9 +214,9 @@ METRICS: dict[str, Metric] = {
     "recovery/lr_scale": Metric("1", LAST, "factor on the scheduled learning rate", "1",
         lambda _, context: context.recovery.lr_scale),
     "rollout/truncated_fraction": Metric("fraction", MEAN, "completions cut by max_new_tokens", "below 0.02",
-        _of_samples(lambda sampled: fmean(not done.finished for done in _completions(sampled)))),
+        _of_samples(lambda sampled: fmean(not done.finished for done in sampled.completions()))),
     "rollout/length_mean": Metric("tokens", MEAN, "mean length of completions, end token included", "steady",
-        _of_samples(lambda sampled: fmean(len(done.tokens) for done in _completions(sampled)))),
+        _of_samples(lambda sampled: fmean(len(done.tokens) for done in sampled.completions()))),
     "validation/score": Metric("fraction", MEAN, "mean over tasks of legal best moves and exact next states", "rises",
         _added_by_the_loop),
     "validation/policy/win_probability_loss": Metric("fraction", MEAN, "learning curve: win-probability loss, sampled",
@@ -234,19 +226,19 @@ METRICS: dict[str, Metric] = {
         _added_by_the_loop),
     "validation/*": Metric("fraction", MEAN, "learning curve: one sample per held-back row", "rises",
         _added_by_the_loop),
-    "warning/*": Metric("0 or 1", LAST, "1 while a sign of trouble is shown: kl, oscillation, no_variance, forgetting",
+    "warning/*": Metric("0 or 1", LAST, "1 while a sign of trouble is shown: kl, no_variance, forgetting",
         "0",
         _added_by_the_loop),
-    "judge/verdict/*": Metric("prompts", SUM, "P: prompts by source of their move values", "as configured",
+    "scorer/source/*": Metric("prompts", SUM, "P: prompts by source of their move values", "as configured",
         _of_samples(_sources)),
-    "judge/engine_positions": Metric("positions", SUM, "scored by an engine, each once per sampling", "as configured",
+    "scorer/engine_positions": Metric("positions", SUM, "scored by an engine, each once per sampling", "as configured",
         _of_engines(lambda counts: counts.positions)),
-    "judge/engine_cached_fraction": Metric("fraction", MEAN, "share of those positions that no engine had to search",
+    "scorer/engine_cached_fraction": Metric("fraction", MEAN, "share of those positions that no engine had to search",
         "any",
         _of_engines(lambda counts: 1 - counts.searched / counts.positions if counts.positions else None)),
-    "judge/engine_wait_s": Metric("s", SUM, "scoring that waited for engines", "well below time/generate_s",
+    "scorer/engine_wait_s": Metric("s", SUM, "scoring that waited for engines", "well below time/generate_s",
         _of_engines(lambda counts: counts.wait_s)),
-    "judge/engine_restarts": Metric("restarts", LAST, "engines that hung or died, replaced so far", "0",
+    "scorer/engine_restarts": Metric("restarts", LAST, "engines that hung or died, replaced so far", "0",
         _engine_restarts),
     "time/generate_s": Metric("s", SUM, "sampling", "depends on the machine",
         lambda report, _: report.times_s.get("generate")),
@@ -258,7 +250,7 @@ METRICS: dict[str, Metric] = {
         lambda report, _: report.times_s.get("step")),
     "throughput/completions_per_s": Metric("1/s", MEAN, "completions of the step over time/step_s",
         "depends on the machine",
-        lambda report, _: report.collection.sampled_completions / report.times_s["step"]),
+        lambda report, _: len(report.rollout.completions()) / report.times_s["step"]),
     "memory/step_peak_gib": Metric("GiB", MAX, "the step's own peak, where the system tells it", "flat",
         lambda _report, _context: step_peak_gib()),
     "memory/peak_gib": Metric("GiB", MAX, "peak so far: resident on a CPU, allocated on CUDA", "flat",

@@ -79,17 +79,18 @@ def preflight_examples(examples: tuple[Example, ...]) -> list[Example]:
 
 def preflight_input(context: StepContext, examples: list[Example]) -> PreflightInput:
     """Sample and score completions for the preflight checks in the way that training does."""
-    context.generator.sync(context.policy.model)
+    sampler = context.sampler
+    sampler.generator.sync(context.policy.model)
     sampled = sample_groups(
-        context.generator,
-        context.policy.tokenizer,
+        sampler.generator,
+        sampler.tokenizer,
         examples,
         group_size=PREFLIGHT_GROUP_SIZE,
         temperature=context.temperature,
         seeds=[derive_seed(context.config.seed, "preflight", example.prompt) for example in examples],
     )
-    groups = score_groups(sampled, context.policy.tokenizer, examples, scorer=context.scorer)
-    return PreflightInput(context.policy, context.references.current, context.generator, groups, context.temperature)
+    groups = score_groups(sampled, sampler.tokenizer, examples, scorer=sampler.scorer)
+    return PreflightInput(context.policy, context.references.current, sampler.generator, groups, context.temperature)
 
 
 def require_passed(results: Sequence[PreflightCheck]) -> None:

@@ -62,9 +62,7 @@ class Run:
     def close(self) -> None:
         """End every thread and process that samples, scores or evaluates."""
         try:
-            if self.context.prefetch is not None:
-                self.context.prefetch.close()
-            self.context.scorer.close()
+            self.context.sampler.scorer.close()
         finally:
             self.evaluations.close()
 

@@ -109,7 +109,7 @@ def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
         "expected": group.example.completion,
         # JSON has no NaN. A reward that is not finite is reported as a fault.
         "reward": reward if math.isfinite(reward) else None,
-        "parts": sample.score.components,
+        "components": sample.score.components,
         "failure": f"{failure.reason}: {failure.detail}" if failure else None,
         "finished": sample.completion.finished,
     }

@@ -177,11 +177,10 @@ def _resume(run: Run, checkpoint: Path) -> tuple[int, list[Row]]:
     except (ValueError, TypeError) as error:
         raise UserError(f"resume: expected a JSON object per line in {path}, got {first_line(error)}") from error
     evaluated_items = items(run)
-    # A run of an older version does not say how it measured.
-    measured = values.pop(0)[MEASURED] if values and MEASURED in values[0] else ""
+    measured = values.pop(0).get(MEASURED, "") if values else ""
     if len(values) != len(evaluated_items):
         raise UserError(f"resume: expected {len(evaluated_items)} evaluated rows in {path}, got {len(values)}")
-    if measured not in ("", _measured(run)):
+    if measured != _measured(run):
         raise UserError(
             "resume: expected the evaluation after training to measure as the one before; data.held_out, mate_in_one, "
             "evaluation_nodes, rubric's source and move_evals, and the generator's temperature and max_new_tokens must "
