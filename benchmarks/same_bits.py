@@ -22,9 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = {
     "default": [],
     "several updates": ["objective.epochs=2", "kl.form=in_reward", "reference.refresh_every=2"],
-    "engine": ["rubric=engine"],
+    "engine": ["rubric.source=engine"],
 }
-SHORT = ["threads=1", "seed=0", "evaluation_rows=0", "match_pairs=0"]
+SHORT = ["threads=1", "seed=0", "evaluation.rows=0", "evaluation.match_pairs=0"]
+# Earlier spellings, for a commit that does not know the present ones: options by the file that introduced the present
+# spelling, and metric keys.
+EARLIER_OPTIONS = {"evaluation.rows": "evaluation_rows", "evaluation.match_pairs": "match_pairs"}
+KNOWS_PRESENT_OPTIONS = "src/rookworld_rlvr/evaluation/config.py"
+EARLIER_KEYS = {"judge/verdict/": "scorer/source/", "judge/": "scorer/", "reward/part/": "reward/component/"}
 # Metrics that depend on the machine, or on the cache, in which the second run finds the evaluations of the first.
 NOT_COMPARED = ("time/", "throughput/", "memory/", "scorer/engine_wait_s", "scorer/engine_cached_fraction")
 
@@ -57,14 +62,23 @@ def check_out(commit: str, folder: Path) -> Path:
 
 
 def metrics(tree: Path, overrides: list[str]) -> list[dict[str, Any]]:
-    """Return the metrics of each step of a run with the source code in `tree`."""
+    """Return the metrics of each step of a run with the source code in `tree`, with today's keys."""
+    if not (tree / KNOWS_PRESENT_OPTIONS).is_file():
+        pairs = (override.partition("=") for override in overrides)
+        overrides = [f"{EARLIER_OPTIONS.get(key, key)}={value}" for key, _, value in pairs]
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *overrides]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} in {tree}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     lines = (tree / "outputs" / "latest" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return [{present(key): value for key, value in json.loads(line).items()} for line in lines]
+
+
+def present(key: str) -> str:
+    """Return today's name of a metric's key."""
+    earlier = next((name for name in EARLIER_KEYS if key.startswith(name)), "")
+    return EARLIER_KEYS.get(earlier, "") + key.removeprefix(earlier)
 
 
 def count(steps: list[dict[str, Any]]) -> int:
