@@ -51,7 +51,7 @@ line and exit code 2 before anything is written.
 | to do | write |
 |---|---|
 | set an option | `bash train.sh kl.coef=0.01 steps=100` |
-| choose a group file | `bash train.sh objective=grpo`; single options override it: `objective=grpo objective.clip.high=0.3` |
+| choose a group file, then single options | `bash train.sh objective=grpo objective.clip.high=0.3` |
 | sweep over values | `bash train.sh -m kl.coef=0,0.01 steps=5` |
 | see all values without a run | `rookworld train objective=grpo --cfg job` |
 | resume a run | `bash train.sh resume=outputs/latest` |
