@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rookworld_rlvr.app import data, progress
+from rookworld_rlvr.app import data
 from rookworld_rlvr.app.data import _check_copy, main
 from rookworld_rlvr.tasks.audit import audit
 
@@ -112,13 +112,6 @@ def test_file_in_place_of_the_output_folder_is_refused(capsys: pytest.CaptureFix
     taken.write_text("mine")
     refusal = one_line_refusal(capsys, "generate", "--task", "environment", "--rows", "5", "--out", str(taken))
     assert f"--out: expected a folder to write to, got {taken}" in refusal and taken.read_text() == "mine"
-
-
-def test_progress_bar_shows_its_unit(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.bars({"games": 2}, unit="games") as tell:
-        tell("games", 0)
-        tell("games", 2)
-    assert "games/s" in capsys.readouterr().err
 
 
 def test_corrected_copy_of_a_hub_data_set_may_exist(tmp_path: Path) -> None:

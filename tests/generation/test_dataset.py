@@ -196,20 +196,21 @@ def test_killed_generation_leaves_no_worker_and_no_engine_process(how: signal.Si
 
 
 def test_resumed_generation_reports_existing_rows_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[tuple[str, int]] = []
+    opened: list[tuple[str, int, int]] = []
+    reports: list[int] = []
 
     @contextmanager
-    def bars(totals: dict[str, int]) -> Iterator[Callable[[str, int], None]]:
-        assert totals == {"environment": 60, "audit of environment": 60}
-        yield lambda name, done: reports.append((name, done))
+    def progress(_console: object, name: str, total: int, *, start: int = 0) -> Iterator[Callable[[int], None]]:
+        opened.append((name, total, start))
+        yield reports.append
 
     generate(tmp_path, "--task", "environment", rows=40)
     known = sum(map(len, map(json.loads, (tmp_path / "games/environment.jsonl").read_text().splitlines()[1:])))
     assert known >= 40
-    monkeypatch.setattr(data, "bars", bars)
+    monkeypatch.setattr(data, "progress", progress)
     generate(tmp_path, "--task", "environment", rows=60)
-    assert reports[0] == ("environment", min(known, 60)) and ("environment", 60) in reports
-    assert reports[-60:] == [("audit of environment", row) for row in range(1, 61)]
+    assert opened == [("environment", 60, min(known, 60)), ("audit of environment", 60, 0)]
+    assert reports[-60:] == list(range(1, 61))
 
 
 def test_data_folder_of_another_version_is_refused(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rookworld_rlvr.training import run, sinks
+from rookworld_rlvr.training import sinks
 from rookworld_rlvr.training.sinks import ConsoleSink
 from rookworld_rlvr.training.trackers import TensorBoardSink
 
@@ -140,16 +140,3 @@ def test_console_line_estimates_remaining_time(monkeypatch: pytest.MonkeyPatch) 
     assert [line.partition("+0.250")[2].strip() for line in shown.getvalue().splitlines()] == [
         "", "0:09 left", "1:40 left", "",
     ]  # fmt: skip
-
-
-def test_progress_without_terminal_prints_occasional_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 10.0, 40.0, 50.0, 80.0])
-    monkeypatch.setattr(run.time, "monotonic", lambda: next(clock))
-    shown = StringIO()
-    with run.progress(Console(file=shown, width=160), "evaluation after", 2000) as show:
-        for done in (256, 1000, 1256, 1600):
-            show(done)
-    assert shown.getvalue().splitlines() == [
-        "evaluation after: 1,000 of 2,000 rows, 0:40 left",
-        "evaluation after: 1,600 of 2,000 rows, 0:20 left",
-    ]

@@ -6,11 +6,15 @@ import os
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+from rich.console import Console
 
 from ..errors import BAD_INPUT, DONE, INTERRUPTED, ScorerError, UserError
 from ..files import write_lines
 from ..generation import CARD_FILE, Request, generate, positions_with_moves, write_move_evals
+from ..progress import progress
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig
 from ..stockfish.uci import Limit
 from ..tasks.audit import audit, corrected_lines
@@ -18,7 +22,6 @@ from ..tasks.corpus import POSITION_FILES
 from ..tasks.types import Task
 from ..training.data import held_out_positions, positions_of
 from .arguments import OneLineParser, positive
-from .progress import bars
 
 BOTH = "both"
 # Defaults for labels. The depth is low, because there are many labels; a deeper search may need the long timeout.
@@ -130,8 +133,8 @@ def _evals(arguments: argparse.Namespace) -> None:
     fens = positions_with_moves(arguments.files)
     if not fens:
         raise UserError(f"evals: expected P: prompts or positions in {', '.join(arguments.files)}, got none")
-    with bars({"evaluations": len(fens)}, unit="positions") as report:
-        write_move_evals(fens, arguments.out, config, lambda done: report("evaluations", done))
+    with progress(Console(stderr=True), "evaluations", len(fens), unit="positions") as show:
+        write_move_evals(fens, arguments.out, config, show)
     print(f"move evaluations of {len(fens)} positions, {config.nodes} nodes per position: {arguments.out}")
 
 
@@ -183,8 +186,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         held_out_fraction=arguments.held_out,
         positions=tuple(arguments.positions),
     )
-    with bars(request.stages()) as report:
-        restarts = generate(request, report)
+    restarts = generate(request, partial(progress, Console(stderr=True)))
     replaced = f"; engines replaced: {restarts}" if restarts else ""
     where = f"{request.folder}, described in {CARD_FILE}"
     print(f"{request.rows} rows of {' and '.join(request.tasks)}: {where}{replaced}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from ..errors import UserError
 from ..evaluation.suite import Suite, SuiteName, suite_table
@@ -19,6 +20,7 @@ from ..evaluation.table import Row, to_json
 from ..files import check_output_file, lock_for_writing, write_json, write_text
 from ..model.policy import Policy
 from ..model.weights import checksum
+from ..progress import progress
 from ..provenance import software
 from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
@@ -28,7 +30,6 @@ from .compare import compare_command
 from .config import EvaluateConfig
 from .generators import make_generator
 from .hydra_command import run_command
-from .progress import bars
 from .rows_file import RowsFile, rows_path
 from .suites import Evaluated, build_suites, load_model
 from .tables import evaluation_tables
@@ -99,17 +100,16 @@ def _require_ours(output: Path) -> None:
 
 def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path]) -> dict[str, float]:
     """Run the items that are not finished yet. Return the seconds that each suite took in this call."""
-    times_s = {}
-    with bars({suite.name.value: len(suite.items) for suite in suites}) as report:
-        for suite in suites:
-            started, done = time.perf_counter(), len(file.rows[suite.name])
-            if done < len(suite.items):
-                report(suite.name.value, done)
+    times_s, console = {}, Console(stderr=True)
+    for suite in suites:
+        started, done = time.perf_counter(), len(file.rows[suite.name])
+        if done < len(suite.items):
+            with progress(console, suite.name.value, len(suite.items), start=done) as show:
                 for rows in suite.rows(done):
                     file.add(suite, rows)
                     save_pgn(pgn, suite.name, file.rows[suite.name])
-                    report(suite.name.value, len(file.rows[suite.name]))
-            times_s[suite.name.value] = round(time.perf_counter() - started, 2)
+                    show(len(file.rows[suite.name]))
+        times_s[suite.name.value] = round(time.perf_counter() - started, 2)
     return times_s
 
 

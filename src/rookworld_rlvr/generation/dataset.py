@@ -7,10 +7,9 @@ their numbers. A position is held out by its identity alone, so no training row 
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import chess
@@ -18,6 +17,7 @@ import chess
 from ..board.positions import games_from_pgn, positions_from_file
 from ..errors import prefixed
 from ..files import make_folder, write_lines
+from ..progress import OpenProgress
 from ..provenance import digest
 from ..stockfish.engine import HASH_MIB, Engine, EngineConfig
 from ..stockfish.uci import Limit
@@ -32,9 +32,6 @@ from .workers import Game, Labelling, new_games, open_workers
 
 CARD_FILE = "data_card.json"
 
-Progress = Callable[[str, int], None]
-"""Called with a name of `Request.stages` and the number of rows so far. A task's first call counts earlier rows."""
-AUDITS = {task: f"audit of {task}" for task in Task}
 # Version in the header of a game log. Raise it when a change of the code changes games or their labels.
 GAMES_VERSION = 3
 HELD_OUT, MOVE_EVALS = "held_out_", "move_evals.tsv"
@@ -64,12 +61,8 @@ class Request:
     positions: tuple[str, ...] = ()
     """Files of games (`.pgn`) or positions (`.fen`, `.epd`, `.jsonl`), which are labelled first."""
 
-    def stages(self) -> Mapping[str, int]:
-        """Return the number of rows of each name under which the progress is reported."""
-        return {name: self.rows for task in self.tasks for name in (task.value, AUDITS[task])}
 
-
-def generate(request: Request, progress: Progress) -> int:
+def generate(request: Request, progress: OpenProgress) -> int:
     """Write all files of `request`, the data card last; return the number of engine processes that were replaced.
 
     Replacements change no row and are not in the card.
@@ -92,7 +85,8 @@ def generate(request: Request, progress: Progress) -> int:
     for task in request.tasks:
         rows = _generate_task(task, request, labelling, engine, progress)
         restarts += rows.restarts
-        card[task.value] = _write_rows(request.folder, task, rows, partial(progress, AUDITS[task]))
+        with progress(f"audit of {task}", request.rows) as audited:
+            card[task.value] = _write_rows(request.folder, task, rows, audited)
     write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
     return restarts
 
@@ -115,7 +109,7 @@ def _given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 READERS = {Task.policy: row_of_move_evals, Task.environment: row_of_transition}
 
 
-def _generate_task(task: Task, request: Request, labelling: Labelling, engine: Header, progress: Progress) -> Rows:
+def _generate_task(task: Task, request: Request, labelling: Labelling, engine: Header, progress: OpenProgress) -> Rows:
     settings: dict[str, str | int] = {"version": GAMES_VERSION, "python_chess": chess.__version__}
     if task is Task.policy:
         settings |= {**engine, "given": digest("\n".join(fens) for fens in labelling.given)}
@@ -126,9 +120,9 @@ def _generate_task(task: Task, request: Request, labelling: Labelling, engine: H
         _add_engine_games(rows, request)
     with closing(GameLog(request.folder / "games" / f"{task}.jsonl", header)) as log:
         rows.add_games(map(Game, log.games()), READERS[task], lambda: None)
-        progress(task, len(rows.kept))
-        with closing(_new_games(log, request, labelling if task is Task.policy else None)) as games:
-            rows.add_games(games, READERS[task], lambda: progress(task, len(rows.kept)))
+        new_games = _new_games(log, request, labelling if task is Task.policy else None)
+        with closing(new_games) as games, progress(task, request.rows, start=len(rows.kept)) as show:
+            rows.add_games(games, READERS[task], lambda: show(len(rows.kept)))
     return rows
 
 

@@ -88,10 +88,7 @@ def _unmoved(summary: Mapping[str, Any]) -> str:
         return f"not tested below {LEAST_ROWS} games"
     if float(match["elo"]["low"]) <= 0 <= float(match["elo"]["high"]):
         return "no measured difference"
-    together = (
-        f"{len(summary['detectable'])} headline keys together" if "detectable" in summary else "all headline keys"
-    )
-    return f"ahead in a test of this match alone, but not certain in the test of {together}"
+    return "ahead in a test of this match alone, but not certain when all headline keys are tested together"
 
 
 def _endings(match: Mapping[str, Any]) -> str:

@@ -12,8 +12,9 @@ from ..evaluation.keys import SAMPLED, SPREAD
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, rule_losses
 from ..evaluation.table import Gain, Measure, Row, paired_gain, summarise, to_json
+from ..progress import progress
 from ..stability.faults import StepAbandonedError
-from .run import Run, progress
+from .run import Run
 
 Item = TypeVar("Item")
 

@@ -11,6 +11,7 @@ from ..errors import TrainingGaveUpError
 from ..files import append_lines
 from ..model.weights import checksum, cpu_state_dict
 from ..model.world import RankError
+from ..progress import progress
 from ..stability.faults import Fault, FaultKind
 from ..stability.recovery import Action, escalate
 from .checkpoint import (
@@ -24,7 +25,7 @@ from .diagnosis import DIAGNOSIS, save_fault, write_diagnosis
 from .evaluations import validate
 from .health import watch
 from .metrics import step_metrics
-from .run import Run, progress
+from .run import Run
 from .run_files import INTERRUPTED, ROLLOUTS_FILE, kept_transcripts
 from .state import StepContext, StepReport
 from .step import grpo_step

@@ -15,10 +15,11 @@ from ..evaluation.suite import SuiteName, suite_table
 from ..evaluation.table import Measure, to_json
 from ..model.policy import Policy
 from ..model.sharded import unshard
+from ..progress import progress
 from ..rollout.generator import Generator
 from ..stability.faults import StepAbandonedError
 from .config import RunConfig
-from .run import Run, progress
+from .run import Run
 
 
 @dataclass(frozen=True, slots=True)

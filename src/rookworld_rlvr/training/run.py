@@ -1,14 +1,10 @@
-"""A run of the trainer, built by `app.build`, and the display of its progress."""
+"""A run of the trainer, built by `app.build`."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..evaluation.completions import Sampling
 from ..model.policy import Policy
@@ -18,13 +14,8 @@ from ..tasks.types import Example
 from .config import RunConfig
 from .data import Data, evaluation_rows
 from .health import SignWatch
-from .sinks import Sink, minutes
+from .sinks import Sink
 from .state import StepContext
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
-# Seconds between lines about the progress of an evaluation or a match, without a terminal.
-LINE_EVERY_S = 30.0
 
 
 @dataclass(slots=True)
@@ -65,32 +56,3 @@ class Run:
             self.context.sampler.scorer.close()
         finally:
             self.evaluations.close()
-
-
-@contextmanager
-def progress(
-    console: Console, name: str, total: int, *, start: int = 0, unit: str = "rows"
-) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows how much of `total` is done: a bar on a terminal, otherwise occasional lines."""
-    if not console.is_terminal:
-        yield _progress_lines(console, name, total, start, unit)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(name, total=total, completed=start)
-        yield lambda done: bar.update(task, completed=done)
-
-
-def _progress_lines(console: Console, name: str, total: int, start: int, unit: str) -> Callable[[int], None]:
-    began = last_line = time.monotonic()
-
-    def show(done: int) -> None:
-        nonlocal last_line
-        now = time.monotonic()
-        if now - last_line < LINE_EVERY_S or not start < done < total:
-            return
-        last_line = now
-        left = minutes((now - began) * (total - done) / (done - start))
-        console.print(f"{name}: {done:,} of {total:,} {unit}, {left} left", highlight=False)
-
-    return show

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from ..files import append_lines
+from ..progress import minutes
 
 
 class Sink:
@@ -66,12 +67,3 @@ class ConsoleSink(Sink):
         left = (now - since) * (self._total - step) / max(step - first, 1)
         ending = f"  {minutes(left)} left" if first < step < self._total else ""
         self._console.print(f"step {step:>4}/{self._total}  {'  '.join(shown)}{ending}", highlight=False)
-
-
-def minutes(seconds: float) -> str:
-    """Return a duration as minutes and seconds.
-
-    >>> minutes(522)
-    '8:42'
-    """
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
