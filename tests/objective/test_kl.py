@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.objective import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty
+from rookworld_rlvr.objective import KLConfig, KLForm, KLInputs, kl_k1, kl_k2, kl_k3, kl_penalty
 
 Estimator = Callable[[Tensor, Tensor], Tensor]
 LN2 = math.log(2.0)
@@ -36,14 +36,8 @@ def expectation(term: Estimator, logits: Tensor, ref: Tensor) -> tuple[Tensor, T
 
 
 def penalty(form: KLForm, logprobs: Tensor, ref_logprobs: Tensor, log_ratio: Tensor | None = None) -> Tensor:
-    return kl_penalty(
-        form,
-        logprobs,
-        ref_logprobs,
-        kl_exact=None,
-        log_ratio=torch.zeros_like(logprobs) if log_ratio is None else log_ratio,
-        loss_mask=torch.ones_like(logprobs, dtype=torch.bool),
-    )
+    inputs = KLInputs(logprobs, ref_logprobs, torch.zeros_like(logprobs) if log_ratio is None else log_ratio)
+    return kl_penalty(form, inputs, loss_mask=torch.ones_like(logprobs, dtype=torch.bool))
 
 
 def straight_through(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
@@ -99,20 +93,19 @@ def test_kl_of_equal_policies_is_exactly_zero(estimator: Estimator) -> None:
         (KLForm.k3_naive, math.exp(-2) + 1, 1 - math.exp(-2)),
         (KLForm.exact, 0.25, 1.0),
         (KLForm.in_reward, 0.0, 0.0),
+        (KLForm.off, 0.0, 0.0),
     ],
 )
 def test_masked_out_values_have_no_effect(poison: float, form: KLForm, value: float, gradient: float) -> None:
     logprobs = torch.tensor([[-1.0, poison]], requires_grad=True)
     kl_exact = torch.tensor([[0.25, poison]], requires_grad=True)
-    term = kl_penalty(
-        form,
+    inputs = KLInputs(
         logprobs,
         torch.tensor([[-3.0, poison]]),
-        kl_exact=kl_exact,
         log_ratio=torch.tensor([[math.log(3.0), poison]]),
-        loss_mask=torch.tensor([[True, False]]),
-        token_clamp=5.0,
+        kl_exact=kl_exact,
     )
+    term = kl_penalty(form, inputs, loss_mask=torch.tensor([[True, False]]), token_clamp=5.0)
     (term.sum() + 0.0 * (logprobs[0, 0] + kl_exact[0, 0])).backward()
     assert term.tolist()[0] == pytest.approx([value, 0.0], rel=1e-6)
     leaf = kl_exact if form is KLForm.exact else logprobs
@@ -138,10 +131,13 @@ def test_token_clamp_must_be_positive(token_clamp: float) -> None:
     with pytest.raises(ValueError, match="token_clamp: expected above 0"):
         kl_penalty(
             KLForm.k2_straight_through,
-            torch.zeros(1),
-            torch.zeros(1),
-            kl_exact=None,
-            log_ratio=torch.zeros(1),
+            KLInputs(torch.zeros(1), torch.zeros(1), log_ratio=torch.zeros(1)),
             loss_mask=torch.ones(1, dtype=torch.bool),
             token_clamp=token_clamp,
         )
+
+
+@pytest.mark.parametrize("form", list(KLForm))
+def test_only_the_form_off_has_coefficient_zero_at_every_step(form: KLForm) -> None:
+    coefficients = [KLConfig(form, coef=0.2, warmup_steps=4).coefficient(step) for step in (0, 1, 4, 9)]
+    assert coefficients == pytest.approx([0.0] * 4 if form is KLForm.off else [0.0, 0.05, 0.2, 0.2])

@@ -13,6 +13,7 @@ from rookworld_rlvr.objective import (
     LOSSES,
     ClipConfig,
     KLForm,
+    KLInputs,
     LossKind,
     LossSizes,
     kl_k2,
@@ -38,14 +39,13 @@ def per_token(form: KLForm, policy: Any, reference: Any, old: Any) -> tuple[floa
     rows = torch.log_softmax(policy.logits, -1)
     exact_by_state = (rows.exp() * (rows - torch.log_softmax(reference.logits, -1))).sum(-1)
     logprobs_BT, old_BT = policy.logprobs_BT(), old.logprobs_BT().detach()
-    term_BT = kl_penalty(
-        form,
+    inputs = KLInputs(
         logprobs_BT,
         reference.logprobs_BT(),
-        kl_exact=exact_by_state[policy.states_BT],
         log_ratio=logprobs_BT - old_BT,
-        loss_mask=policy.loss_mask_BT,
+        kl_exact=exact_by_state[policy.states_BT],
     )
+    term_BT = kl_penalty(form, inputs, loss_mask=policy.loss_mask_BT)
     value = (old.probabilities_B().detach() * term_BT.sum(-1)).sum()
     return value.item(), torch.autograd.grad(value, policy.logits)[0]
 
@@ -56,7 +56,7 @@ def in_reward(policy: Any, reward_B: Tensor) -> Tensor:
     logprobs = policy.logprobs_BT()
     terms = loss.surrogate(logprobs, logprobs.detach(), advantages_B=-reward_B, loss_mask=loss_mask, clip=ClipConfig())
     likely = policy.probabilities_B().detach().unsqueeze(-1)
-    sizes = LossSizes(completions=1, tokens=1, step_tokens=1.0, max_tokens=1)
+    sizes = LossSizes(completions=1, tokens_per_update=1.0, max_tokens=1)
     total = weighted_sum(likely * terms.per_token, loss.token_weights(loss_mask, sizes), loss_mask)
     return torch.autograd.grad(total, policy.logits)[0]
 

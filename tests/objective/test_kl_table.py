@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.objective import KLForm, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
+from rookworld_rlvr.objective import KLForm, KLInputs, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 
 Term = Callable[[Tensor, Tensor], Tensor]
 POLICY = torch.tensor([-0.0277, 1.6709, -1.1868, 1.75, 0.0], dtype=torch.float64)
@@ -51,15 +51,14 @@ def penalty(form: KLForm, old: Tensor | None = None) -> Term:
     old_logprobs = torch.log_softmax(POLICY if old is None else old, -1)
 
     def term(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-        return kl_penalty(
-            form,
+        inputs = KLInputs(
             logprobs,
             ref_logprobs,
+            log_ratio=logprobs - old_logprobs,
             # The exact KL is the same for every drawn token.
             kl_exact=(logprobs.exp() * (logprobs - ref_logprobs)).sum().expand(5),
-            log_ratio=logprobs - old_logprobs,
-            loss_mask=torch.ones(5, dtype=torch.bool),
         )
+        return kl_penalty(form, inputs, loss_mask=torch.ones(5, dtype=torch.bool))
 
     return term
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rookworld_rlvr.objective import KLForm, kl_k3, kl_penalty
+from rookworld_rlvr.objective import KLForm, KLInputs, kl_k3, kl_penalty
 
 SAMPLED = [KLForm.k2_straight_through, KLForm.k3_naive]
 DELTAS = [0.001, 0.5, 2.7, 9.99, 10.01, 16.0, 39.9, 40.1, 88.8, 1000.0, 1e4]
@@ -20,15 +20,8 @@ def term_and_gradient(
 ) -> tuple[float, float]:
     """Return the term of a token `delta` nat below the reference, and its derivative by the log-prob."""
     logprobs = torch.tensor([-delta], dtype=dtype, requires_grad=True)
-    term = kl_penalty(
-        form,
-        logprobs,
-        torch.zeros(1, dtype=dtype),
-        kl_exact=None,
-        log_ratio=torch.tensor([log_ratio], dtype=dtype),
-        loss_mask=torch.tensor([True]),
-        token_clamp=token_clamp,
-    )
+    inputs = KLInputs(logprobs, torch.zeros(1, dtype=dtype), log_ratio=torch.tensor([log_ratio], dtype=dtype))
+    term = kl_penalty(form, inputs, loss_mask=torch.tensor([True]), token_clamp=token_clamp)
     (gradient,) = torch.autograd.grad(term.sum(), logprobs)
     return term.item(), gradient.item()
 
@@ -97,15 +90,9 @@ def test_full_vocabulary_kl_and_its_gradient_stay_bounded(share: float) -> None:
     logits = torch.tensor([math.log(share / (1 - share)), 0.0], dtype=torch.float64, requires_grad=True)
     logprobs = torch.log_softmax(logits, -1)
     exact = (logprobs.exp() * (logprobs - torch.tensor([-1e4, 0.0], dtype=torch.float64))).sum().reshape(1)
-    term = kl_penalty(
-        KLForm.exact,
-        logprobs[:1],
-        torch.tensor([-1e4], dtype=torch.float64),
-        kl_exact=exact,
-        log_ratio=torch.zeros(1),
-        loss_mask=torch.tensor([True]),
-        token_clamp=1.0,
-    )
+    ref_logprobs = torch.tensor([-1e4], dtype=torch.float64)
+    inputs = KLInputs(logprobs[:1], ref_logprobs, log_ratio=torch.zeros(1), kl_exact=exact)
+    term = kl_penalty(KLForm.exact, inputs, loss_mask=torch.tensor([True]), token_clamp=1.0)
     (gradient,) = torch.autograd.grad(term.sum(), logits)
     # The KL is 1e4 · share less the entropy, which is at most log 2.
     assert 1e4 * share - math.log(2) <= term.item() <= 1e4 * share and 0 < gradient[0] <= gradient.abs().max() <= 1e4

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
-from rookworld_rlvr.objective import TokenStatistics, token_statistics
+from rookworld_rlvr.objective import ReferenceStates, StatisticsOptions, TokenStatistics, token_statistics
 
 B, T, H, V = 2, 5, 3, 11
 TEMPERATURE = 0.7
@@ -39,11 +39,8 @@ class TiedModel:
             self.hidden(),
             self.tokens,
             self.head,
-            temperature=TEMPERATURE,
-            reference_hidden=self.ref_hidden(),
-            reference_head=self.ref_head,
-            chunk_tokens=chunk_tokens,
-            entropy_gradient=entropy_gradient,
+            reference=ReferenceStates(self.ref_hidden(), self.ref_head),
+            options=StatisticsOptions(TEMPERATURE, entropy_gradient, chunk_tokens=chunk_tokens),
         )
 
     def whole(self) -> TokenStatistics:
@@ -91,7 +88,7 @@ def test_no_grad_gives_bitwise_equal_logprobs_and_kl() -> None:
 def test_head_weight_gets_gradient_when_hidden_states_are_frozen() -> None:
     model = TiedModel()
     frozen = model.hidden().detach()
-    loss = token_statistics(frozen, model.tokens, model.head, chunk_tokens=3).logprobs.sum()
+    loss = token_statistics(frozen, model.tokens, model.head, options=StatisticsOptions(chunk_tokens=3)).logprobs.sum()
     expected = torch.log_softmax(model.head(frozen), -1).gather(-1, model.tokens.unsqueeze(-1)).sum()
     (got,) = torch.autograd.grad(loss, model.weight_VH)
     (wanted,) = torch.autograd.grad(expected, model.weight_VH)
@@ -122,7 +119,7 @@ def identity(hidden_NH: Tensor) -> Tensor:
 )
 def test_temperature_divides_the_logits(temperature: float, probability: float) -> None:
     logits = torch.tensor([[0.0, math.log(3.0)]])
-    statistics = token_statistics(logits, torch.tensor([1]), identity, temperature=temperature)
+    statistics = token_statistics(logits, torch.tensor([1]), identity, options=StatisticsOptions(temperature))
     entropy = -probability * math.log(probability) - (1 - probability) * math.log(1 - probability)
     assert statistics.logprobs.item() == pytest.approx(math.log(probability), abs=1e-6)
     assert statistics.entropy.item() == pytest.approx(entropy, abs=1e-6)
@@ -135,9 +132,8 @@ def test_temperature_applies_to_the_reference_too() -> None:
         torch.tensor([[0.0, math.log(3.0)]]),
         torch.tensor([0]),
         identity,
-        temperature=0.5,
-        reference_hidden=torch.tensor([[0.0, 0.0]]),
-        reference_head=lambda hidden_NH: hidden_NH + torch.tensor([7.0, 7.0]),
+        reference=ReferenceStates(torch.tensor([[0.0, 0.0]]), lambda hidden_NH: hidden_NH + torch.tensor([7.0, 7.0])),
+        options=StatisticsOptions(temperature=0.5),
     )
     assert statistics.kl_exact is not None
     assert statistics.kl_exact.item() == pytest.approx(0.9 * math.log(1.8) + 0.1 * math.log(0.2), abs=1e-6)
@@ -155,9 +151,8 @@ def test_exact_kl_of_policy_to_itself_is_zero() -> None:
         model.hidden(),
         model.tokens,
         model.head,
-        reference_hidden=model.hidden(),
-        reference_head=model.head,
-        chunk_tokens=3,
+        reference=ReferenceStates(model.hidden(), model.head),
+        options=StatisticsOptions(chunk_tokens=3),
     )
     assert statistics.kl_exact is not None
     assert statistics.kl_exact.flatten().tolist() == [0.0] * (B * T)
@@ -165,10 +160,9 @@ def test_exact_kl_of_policy_to_itself_is_zero() -> None:
 
 def test_token_of_probability_zero_keeps_kl_and_gradient_finite() -> None:
     logits = torch.tensor([[0.0, 0.0, -math.inf]], requires_grad=True)
-    reference = torch.tensor([[0.0, math.log(3.0), -math.inf]])
-    statistics = token_statistics(
-        logits, torch.tensor([0]), identity, reference_hidden=reference, reference_head=identity, entropy_gradient=True
-    )
+    reference = ReferenceStates(torch.tensor([[0.0, math.log(3.0), -math.inf]]), identity)
+    options = StatisticsOptions(entropy_gradient=True)
+    statistics = token_statistics(logits, torch.tensor([0]), identity, reference=reference, options=options)
     assert statistics.kl_exact is not None
     assert statistics.entropy.item() == pytest.approx(math.log(2), abs=1e-6)
     assert statistics.kl_exact.item() == pytest.approx(0.5 * math.log(4 / 3), abs=1e-6)
@@ -191,9 +185,8 @@ def test_statistics_are_computed_in_float32_under_bf16_autocast() -> None:
             model.hidden(),
             model.tokens,
             head,
-            temperature=TEMPERATURE,
-            reference_hidden=model.hidden(),
-            reference_head=lambda hidden_NH: head(hidden_NH) * 0.5,
+            reference=ReferenceStates(model.hidden(), lambda hidden_NH: head(hidden_NH) * 0.5),
+            options=StatisticsOptions(TEMPERATURE),
         )
     assert {logits.dtype for logits in seen} == {torch.bfloat16}
     policy = Categorical(logits=seen[0].detach().float() / TEMPERATURE)
@@ -216,15 +209,13 @@ def test_inconsistent_statistics_arguments_are_refused() -> None:
     hidden, tokens = torch.zeros(2, 3, V), torch.zeros(2, 3, dtype=torch.long)
     with pytest.raises(ValueError, match=r"expected hidden's leading shape \(2, 3\), got \(2, 2\)"):
         token_statistics(hidden, tokens[:, :2], identity)
-    with pytest.raises(ValueError, match=r"reference_hidden: expected leading shape \(2, 3\), got \(1, 3\)"):
-        token_statistics(hidden, tokens, identity, reference_hidden=hidden[:1], reference_head=identity)
-    with pytest.raises(ValueError, match="both reference_hidden and reference_head"):
-        token_statistics(hidden, tokens, identity, reference_hidden=hidden)
+    with pytest.raises(ValueError, match=r"reference: expected leading shape \(2, 3\), got \(1, 3\)"):
+        token_statistics(hidden, tokens, identity, reference=ReferenceStates(hidden[:1], identity))
     with pytest.raises(ValueError, match="chunk_tokens: expected at least 1, got 0"):
-        token_statistics(hidden, tokens, identity, chunk_tokens=0)
+        StatisticsOptions(chunk_tokens=0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
 def test_temperature_must_be_positive_and_finite(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature"):
-        token_statistics(torch.zeros(1, V), torch.zeros(1, dtype=torch.long), identity, temperature=temperature)
+        StatisticsOptions(temperature)

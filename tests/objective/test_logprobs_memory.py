@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rookworld_rlvr.objective import Head, token_statistics
+from rookworld_rlvr.objective import Head, ReferenceStates, StatisticsOptions, token_statistics
 
 
 class LargestTensor(TorchDispatchMode):
@@ -56,7 +56,8 @@ def test_chunked_logprobs_save_no_full_logits_for_backward() -> None:
         return torch.log_softmax(head(hidden), -1).gather(-1, tokens.unsqueeze(-1)).sum()
 
     def chunked() -> Tensor:
-        return token_statistics(hidden, tokens, head, chunk_tokens=WIDE_CHUNK).logprobs.sum()
+        options = StatisticsOptions(chunk_tokens=WIDE_CHUNK)
+        return token_statistics(hidden, tokens, head, options=options).logprobs.sum()
 
     assert largest_saved(plain) >= WIDE_N * WIDE_V
     assert largest_saved(chunked) <= WIDE_N * WIDE_H
@@ -70,10 +71,8 @@ def test_no_tensor_exceeds_one_chunk_of_logits_even_in_backward(with_reference: 
             hidden,
             tokens,
             head,
-            reference_hidden=hidden if with_reference else None,
-            reference_head=head if with_reference else None,
-            chunk_tokens=WIDE_CHUNK,
-            entropy_gradient=True,
+            reference=ReferenceStates(hidden, head) if with_reference else None,
+            options=StatisticsOptions(entropy_gradient=True, chunk_tokens=WIDE_CHUNK),
         )
         terms = [statistics.logprobs, statistics.entropy]
         terms += [statistics.kl_exact] if statistics.kl_exact is not None else []

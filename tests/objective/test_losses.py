@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rookworld_rlvr.objective import LOSSES, ClipConfig, LossKind, LossSizes, weighted_sum
 
-SIZES = LossSizes(completions=2, tokens=4, step_tokens=5.0, max_tokens=8)
+SIZES = LossSizes(completions=2, tokens_per_update=5.0, max_tokens=8)
 # Completions of 4, 1, 3, 0 and 2 trained tokens. The last one has an untrained token between its two.
 MASK_BT = torch.tensor(
     [
@@ -19,7 +19,7 @@ MASK_BT = torch.tensor(
         [True, False, True, False, False],
     ]
 )
-STEP = LossSizes(completions=4, tokens=10, step_tokens=12.5, max_tokens=5)
+STEP = LossSizes(completions=4, tokens_per_update=12.5, max_tokens=5)
 
 
 def step_loss(kind: LossKind, cuts: list[slice], logprobs: Tensor) -> tuple[float, Tensor]:
@@ -53,7 +53,6 @@ def test_every_loss_kind_has_equal_name_and_value_and_a_loss(kind: LossKind) -> 
     [
         (LossKind.grpo, 1 / 6, 1 / 2),
         (LossKind.gspo, 1 / 6, 1 / 2),
-        (LossKind.bnpo, 1 / 4, 1 / 4),
         (LossKind.dapo, 1 / 5, 1 / 5),
         (LossKind.cispo, 1 / 5, 1 / 5),
         (LossKind.dr_grpo, 1 / 16, 1 / 16),
@@ -112,7 +111,7 @@ def test_masked_out_values_have_no_effect(kind: LossKind, poison: float, advanta
         loss_mask=loss_mask,
         clip=ClipConfig(),
     )
-    sizes = LossSizes(completions=1, tokens=2, step_tokens=2.0, max_tokens=2)
+    sizes = LossSizes(completions=1, tokens_per_update=2.0, max_tokens=2)
     loss = weighted_sum(terms.per_token, LOSSES[kind].token_weights(loss_mask, sizes), loss_mask)
     loss.backward()
     assert loss.isfinite()
@@ -190,9 +189,9 @@ def test_weighted_sum_refuses_weights_that_would_broadcast() -> None:
         weighted_sum(torch.zeros(2, 3), torch.zeros(1, 3), torch.ones(2, 3, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("name", ["completions", "tokens", "step_tokens", "max_tokens"])
+@pytest.mark.parametrize("name", ["completions", "tokens_per_update", "max_tokens"])
 @pytest.mark.parametrize("size", [0, -1, math.nan, math.inf])
 def test_loss_sizes_must_be_positive_and_finite(name: str, size: float) -> None:
-    sizes = {"completions": 1, "tokens": 1, "step_tokens": 1.0, "max_tokens": 1, name: size}
+    sizes = {"completions": 1, "tokens_per_update": 1.0, "max_tokens": 1, name: size}
     with pytest.raises(ValueError, match=f"{name}: expected finite and above 0, got {size}"):
         LossSizes(**sizes)

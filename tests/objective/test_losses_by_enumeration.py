@@ -16,19 +16,18 @@ from rookworld_rlvr.objective import LOSSES, ClipConfig, LossKind, LossSizes, we
 
 ADVANTAGES = [1.0, -0.5, 2.0, 0.0, -1.5, 0.75, -2.5]
 # The step has two updates and this one is the shorter, so that the normalisations differ.
-SIZES = LossSizes(completions=3, tokens=5, step_tokens=6.5, max_tokens=4)
+SIZES = LossSizes(completions=3, tokens_per_update=6.5, max_tokens=4)
 WEIGHTS: dict[LossKind, Callable[[int], float]] = {
     LossKind.grpo: lambda length: 1 / (3 * length),
-    LossKind.bnpo: lambda length: 1 / 5,
     LossKind.dr_grpo: lambda length: 1 / (3 * 4),
     LossKind.dapo: lambda length: 1 / 6.5,
     LossKind.cispo: lambda length: 1 / 6.5,
     LossKind.gspo: lambda length: 1 / (3 * length),
 }
 CLIPS = [
-    ClipConfig(clip_low=0.2, clip_high=0.28),
-    ClipConfig(clip_low=0.1, clip_high=0.5),
-    ClipConfig(clip_low=1.0, clip_high=math.inf),
+    ClipConfig(low=0.2, high=0.28),
+    ClipConfig(low=0.1, high=0.5),
+    ClipConfig(low=1.0, high=math.inf),
 ]
 
 
@@ -55,10 +54,10 @@ def softmax(row: list[float]) -> list[float]:
 
 def clipped_by_hand(ratio: float, advantage: float, clip: ClipConfig) -> tuple[float, float]:
     """Return PPO's clipped loss, written as separate cases, and its derivative by the log-ratio."""
-    if advantage > 0 and ratio > 1 + clip.clip_high:
-        return -(1 + clip.clip_high) * advantage, 0.0
-    if advantage < 0 and ratio < 1 - clip.clip_low:
-        return -(1 - clip.clip_low) * advantage, 0.0
+    if advantage > 0 and ratio > 1 + clip.high:
+        return -(1 + clip.high) * advantage, 0.0
+    if advantage < 0 and ratio < 1 - clip.low:
+        return -(1 - clip.low) * advantage, 0.0
     return -ratio * advantage, -ratio * advantage
 
 
@@ -72,7 +71,7 @@ def terms_by_hand(
         # All tokens have the same term. Its derivative by each log-prob has the factor 1 / length, their sum 1.
         return [clipped_by_hand(sequence_ratio, advantage, clip)] * len(ratios)
     if kind is LossKind.cispo:
-        weights = [min(max(ratio, 1 - clip.clip_low), 1 + clip.clip_high) for ratio in ratios]
+        weights = [min(max(ratio, 1 - clip.low), 1 + clip.high) for ratio in ratios]
         return [(-w * advantage * math.log(new), -w * advantage) for w, new in zip(weights, news, strict=True)]
     return [clipped_by_hand(ratio, advantage, clip) for ratio in ratios]
 
@@ -131,8 +130,8 @@ def test_each_clip_bound_binds_for_some_but_not_all_tokens(kind: LossKind, polic
         return terms.clipped[policy.loss_mask_BT]
 
     usual = CLIPS[0]
-    above = clipped(ClipConfig(clip_low=1.0, clip_high=usual.clip_high))
-    below = clipped(ClipConfig(clip_low=usual.clip_low, clip_high=math.inf))
+    above = clipped(ClipConfig(low=1.0, high=usual.high))
+    below = clipped(ClipConfig(low=usual.low, high=math.inf))
     assert all(0 < flags.sum() < flags.numel() for flags in (above, below))
     assert not clipped(CLIPS[2]).any()
 
@@ -144,7 +143,7 @@ def expected_reward_gradient(policy: Any, rewards_B: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("kind", "divisor"),
-    [(LossKind.dr_grpo, 12.0), (LossKind.bnpo, 5.0), (LossKind.dapo, 6.5), (LossKind.cispo, 6.5)],
+    [(LossKind.dr_grpo, 12.0), (LossKind.dapo, 6.5), (LossKind.cispo, 6.5)],
 )
 def test_length_independent_weights_give_expected_reward_gradient(kind: LossKind, divisor: float, policy: Any) -> None:
     rewards_B = torch.tensor(ADVANTAGES, dtype=torch.float64)

@@ -37,7 +37,7 @@ def one_token(ratio: float, advantage: float, clip: ClipConfig) -> tuple[float, 
 def test_clipped_loss_and_gradient_equal_hand_computed_ones(
     ratio: float, advantage: float, expected: float, gradient: float, clipped: bool
 ) -> None:
-    loss, slope, was_clipped = one_token(ratio, advantage, ClipConfig(clip_low=0.2, clip_high=0.2))
+    loss, slope, was_clipped = one_token(ratio, advantage, ClipConfig(low=0.2, high=0.2))
     assert loss == pytest.approx(expected, rel=1e-12)
     assert slope == pytest.approx(gradient, rel=1e-12)
     assert was_clipped is clipped
@@ -52,21 +52,21 @@ def test_lower_and_upper_clip_are_independent() -> None:
 
 
 def test_bounds_at_one_and_infinity_never_bind() -> None:
-    off = ClipConfig(clip_low=1.0, clip_high=math.inf)
+    off = ClipConfig(low=1.0, high=math.inf)
     assert one_token(1e6, 2.0, off)[2] is False
     assert one_token(1e-6, -2.0, off)[2] is False
 
 
 @pytest.mark.parametrize("low", [0.0, -0.1, 1.1, math.nan])
 def test_a_lower_bound_outside_zero_to_one_is_refused(low: float) -> None:
-    with pytest.raises(ValueError, match="clip_low"):
-        ClipConfig(clip_low=low)
+    with pytest.raises(ValueError, match=r"objective\.clip\.low: expected"):
+        ClipConfig(low=low)
 
 
 @pytest.mark.parametrize("high", [0.0, -0.1, math.nan])
 def test_an_upper_bound_not_above_zero_is_refused(high: float) -> None:
-    with pytest.raises(ValueError, match="clip_high"):
-        ClipConfig(clip_high=high)
+    with pytest.raises(ValueError, match=r"objective\.clip\.high: expected"):
+        ClipConfig(high=high)
 
 
 def test_on_policy_ratio_is_one_and_gradient_equals_reinforce() -> None:
@@ -109,7 +109,7 @@ def test_huge_ratio_with_negative_advantage_gives_large_finite_loss() -> None:
 
 
 def test_default_clip_is_wider_above_than_below() -> None:
-    assert ClipConfig() == ClipConfig(clip_low=0.2, clip_high=0.28)
+    assert ClipConfig() == ClipConfig(low=0.2, high=0.28)
     assert one_token(1.27, 1.0, ClipConfig())[2] is False
     assert one_token(1.29, 1.0, ClipConfig())[2] is True
 

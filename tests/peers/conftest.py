@@ -18,20 +18,20 @@ from transformers import AutoModelForCausalLM
 from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.model.policy import spread
-from rookworld_rlvr.objective import KLConfig, LossSizes, MismatchConfig, MismatchMode
+from rookworld_rlvr.objective import KLConfig, LossSizes, ObjectiveConfig
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
 from rookworld_rlvr.tasks.types import Example, Task
-from rookworld_rlvr.training.config import RunConfig, StepConfig
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loss import TokenTotals, grpo_loss
+from rookworld_rlvr.training.step import loss_plan
 
 PROMPTS, GROUP = 3, 4
 # Not 1, so that tests detect a log-prob at another temperature.
 TEMPERATURE = 0.8
 MAX_TOKENS = 12
 KL_COEF = 0.05
-NO_CORRECTION = MismatchConfig(mode=MismatchMode.off)
 
 
 @dataclass(frozen=True)
@@ -146,29 +146,19 @@ class Ours:
             return self.context.policy.statistics(batch, temperature=TEMPERATURE).logprobs
 
     def loss(
-        self,
-        batch: Batch,
-        objective: StepConfig,
-        kl: KLConfig,
-        *,
-        mismatch: MismatchConfig = NO_CORRECTION,
-        step_tokens: float | None = None,
+        self, batch: Batch, objective: ObjectiveConfig, kl: KLConfig, *, tokens_per_update: float | None = None
     ) -> Outcome:
         """Return our loss of these rows as one update, summed over micro-batches of at most five rows."""
-        model, totals = self.context.policy.model, TokenTotals()
-        config = replace(self.context.config, objective=replace(objective, mismatch=mismatch), kl=kl)
-        context = replace(self.context, config=config)
-        tokens = batch.trained_tokens()
-        sizes = LossSizes(len(batch.tokens_BT), tokens, step_tokens or tokens, MAX_TOKENS)
-        plan = context.loss_plan(sizes, kl_coef=kl.coef)
-        model.zero_grad()
-        losses = []
-        for micro in micro_batches(batch, 5, by_prompt=context.policy.packs):
-            result = grpo_loss(context.policy, micro, plan)
-            totals.add(result.totals)
-            losses.append(result.loss)
-        torch.stack(losses).sum().backward()
-        return Outcome(sum(loss.item() for loss in losses), gradient_of(model), (totals.clipped_sum / totals.count,))
+        context = replace(self.context, config=replace(self.context.config, objective=objective, kl=kl))
+        sizes = LossSizes(len(batch.tokens_BT), tokens_per_update or batch.trained_tokens(), MAX_TOKENS)
+        plan = loss_plan(context, sizes, kl_coef=kl.coef)
+        context.policy.model.zero_grad()
+        micros = micro_batches(batch, 5, by_prompt=context.policy.packs)
+        results = [grpo_loss(context.policy, micro, plan) for micro in micros]
+        loss = torch.stack([result.loss for result in results]).sum()
+        loss.backward()
+        totals = TokenTotals.total(result.totals for result in results)
+        return Outcome(loss.item(), gradient_of(context.policy.model), (totals.clipped_sum / totals.count,))
 
 
 def random_rows(lengths: Sequence[int], generator: torch.Generator) -> list[list[int]]:

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rookworld_rlvr.objective import KLConfig, KLForm, LossKind
-from rookworld_rlvr.training.config import StepConfig
+from rookworld_rlvr.objective import KLConfig, KLForm, LossKind, ObjectiveConfig
 
 pytest.importorskip("trl", reason="needs trl: scripts/setup.sh peers makes an environment that has it")
 
@@ -54,6 +53,7 @@ def test_losses_differ_from_trl_if_prompt_lengths_differ(ours: Any, sample: Any,
         theirs = make_theirs(rollouts, loss_type="dapo")
         inputs = theirs.inputs()
         batch = ours.batch(rollouts, inputs["advantages"])
+        objective = ObjectiveConfig(loss=LossKind.dapo, mismatch_cap=0.0)
         kl = KLConfig(coef=0.05, form=KLForm.k2_straight_through)
-        distances[prompt_lengths] = theirs.loss(inputs).distance(ours.loss(batch, StepConfig(loss=LossKind.dapo), kl))
+        distances[prompt_lengths] = theirs.loss(inputs).distance(ours.loss(batch, objective, kl))
     assert distances[7, 7, 7] < 1e-5 and distances[PROMPT_LENGTHS] > 1e-3
