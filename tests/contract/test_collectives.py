@@ -33,7 +33,7 @@ EQUAL_ON_ALL_RANKS = {
     "policy.sharded",
     "range(rounds)",
     "run.config.max_minutes",
-    "run.config.validation.every",
+    "run.validation_every",
     "step + 1 < context.config.steps",
     "sync is None",
     "world.size == 1 or run.context.policy.sharded or step % COMPARE_EVERY",

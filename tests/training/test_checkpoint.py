@@ -1,6 +1,7 @@
 """Checkpoints remain readable and finite after kills, full disks and non-finite states."""
 
 import json
+import math
 import os
 import random
 import resource
@@ -125,8 +126,7 @@ def forked(work: Callable[[], int]) -> int:
 def saved(make_saved_run: MakeRun) -> Run:
     """A run with checkpoints of steps 1 and 2, whose optimiser has moments."""
     run = make_saved_run(*SHORT)
-    # With validation, `best` points to the best score. Another test covers runs without validation.
-    run.config.validation.every = 9
+    run.context.recovery.best_score = 0.5
     model = run.context.policy.model
     for step in (1, 2):
         model(torch.tensor([[step]])).logits.sum().backward()
@@ -157,8 +157,8 @@ def test_newest_best_last_good_and_candidate_checkpoints_are_kept(saved: Run) ->
     assert links(saved.folder) == {"best": "step-5", "last_good": "step-3", "last": "step-6"}
 
 
-def test_best_link_points_to_newest_checkpoint_without_validation(saved: Run) -> None:
-    saved.config.validation.every, saved.context.recovery.best_step = 0, 1
+def test_best_link_points_to_newest_checkpoint_if_none_was_validated(saved: Run) -> None:
+    saved.context.recovery.best_score, saved.context.recovery.best_step = -math.inf, 1
     save_checkpoint(saved.folder, saved.context, step=3, keep=1)
     assert links(saved.folder)["best"] == "step-3" and names(saved.folder) == ["step-1", "step-3"]
 

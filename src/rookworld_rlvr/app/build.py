@@ -146,9 +146,6 @@ def _load_data(config: RunConfig) -> Data:
         mates, _ = unseen_mates(config.mate_in_one, frozenset(map(example_key, data.train)))
         data = replace(data, mates=tuple(mates))
     data = hold_back(data, config.validation.rows)
-    if not data.validation:
-        # No task has ten training rows, so none are held back, and there is no learning curve.
-        config.validation.every = 0
     for task, share in config.data.mixture.proportions().items():
         if share and not any(example.task is task for example in data.train):
             raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")

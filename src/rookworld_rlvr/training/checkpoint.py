@@ -5,6 +5,7 @@ the state is finite before it is saved. The newest few, the best and the last go
 """
 
 import copy
+import math
 import os
 import random
 import shutil
@@ -66,8 +67,8 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
             _sweep(final.parent)
             raise UserError(f"checkpoint: expected to write {final}, {free}, got: {first_line(error)}") from error
     recovery = context.recovery
-    # Without validation no checkpoint is measured: `best` points to the newest, which the run evaluates at its end.
-    best = recovery.best_step if context.config.validation.every else step
+    # If no checkpoint was validated, `best` points to the newest, which the run evaluates at its end.
+    best = step if recovery.best_score == -math.inf else recovery.best_step
     for name, number in ((BEST, best), (LAST_GOOD, recovery.last_good_step), (LAST, step)):
         folder = checkpoint_folder(run_folder, number)
         # A resume from an earlier checkpoint may have removed the folder.

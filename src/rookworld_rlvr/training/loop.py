@@ -181,7 +181,7 @@ def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, wi
 
 
 def _validation_due(run: Run, step: int, *, last: bool) -> bool:
-    every = run.config.validation.every
+    every = run.validation_every
     return every > 0 and (step % every == 0 or last)
 
 

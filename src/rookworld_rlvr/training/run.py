@@ -46,6 +46,11 @@ class Run:
         return evaluation_rows(self.data.held_out, self.config.sampled_rows)
 
     @property
+    def validation_every(self) -> int:
+        """Number of steps between two validations; 0 for none, also if no task had ten rows to hold some back."""
+        return self.config.validation.every if self.data.validation else 0
+
+    @property
     def sampling(self) -> Sampling:
         """Sampling settings for held-out rows."""
         return Sampling(self.config.generator.temperature, seed=self.config.seed)

@@ -139,7 +139,7 @@ def begin(run: Run) -> tuple[int, list[Row]]:
     rows = evaluated(run, "before")
     run.context.world.rank_0_only(lambda: _begin_files(run, rows), "the run's files")
     score = None
-    if run.config.validation.every:
+    if run.validation_every:
         curve = start_of_curve(run)
         score = curve.get("validation/score")
         run.signs.observe_validation(curve)
