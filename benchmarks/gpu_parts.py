@@ -89,7 +89,7 @@ class Table:
         self.device = ["device=cpu", "threads=1"] if dry else ["device=cuda"]
         self.sizes, self.rounds = sizes(dry, self.gpt2), "1" if dry else "2"
         self.tiny = [*self.device, *self.sizes["3.5M 8×8"]]
-        little = ["steps=2", "evaluation_rows=4", "match_pairs=0", "sampled_rows=0"]
+        little = ["steps=2", "evaluation.rows=4", "evaluation.match_pairs=0", "evaluation.sampled_rows=0"]
         # A dry visit tries vLLM and TRL, which take long to start, with only one model.
         self.some_sizes = list(self.sizes)[: 1 if dry else None]
         self.short, self.little = ["debug=short", *little[1:], *little[: int(dry)]], little if dry else []

@@ -39,7 +39,7 @@ MIB_A_GIB = 1024
 
 def peaks_mib(steps: int, overrides: list[str], *, endless: bool) -> list[float]:
     """Return the peak of each step of a fresh run in MiB; `endless`: no completion ends before max_new_tokens."""
-    raw = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.from_dotlist(["evaluation_rows=0", *overrides]))
+    raw = OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.from_dotlist(["evaluation.rows=0", *overrides]))
     config: Any = OmegaConf.to_object(raw)
     run = build_unsaved_run(config)
     if endless:

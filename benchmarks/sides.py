@@ -104,7 +104,7 @@ def configured(overrides: Sequence[str]) -> Any:
 
     from rookworld_rlvr.training.config import RunConfig
 
-    dotlist = OmegaConf.from_dotlist([*overrides, "evaluation_rows=0"])
+    dotlist = OmegaConf.from_dotlist([*overrides, "evaluation.rows=0"])
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), dotlist))
 
 

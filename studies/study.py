@@ -25,8 +25,8 @@ from rookworld_rlvr.training.run_files import CONFIG_FILE, SUMMARY, is_unfinishe
 # Overrides of every member. Those of its study and of its arm come after them. The precision is given because `auto`
 # would make members on machines with and without bf16 instructions differ.
 MEMBER = [
-    *("steps=100", "threads=1", "precision=fp32", "evaluation_rows=1024", "sampled_rows=0", "match_pairs=0"),
-    "validation.every=0",
+    *("steps=100", "threads=1", "precision=fp32", "evaluation.rows=1024", "evaluation.sampled_rows=0"),
+    *("evaluation.match_pairs=0", "evaluation.curve_every=0"),
 ]
 # The same as the options were at the commit of answered studies, whose results are found by their overrides.
 MEMBER_AT = {

@@ -139,7 +139,7 @@ def evaluate(folder: Path, config: RecipeConfig) -> None:
     options = {
         "model.path": folder / MODEL_FOLDER,
         "output": folder / "evaluation.json",
-        "evaluation_rows": config.evaluation_rows,
+        "evaluation.rows": config.evaluation_rows,
         "threads": config.threads,
         "device": config.device,
     }

@@ -19,7 +19,7 @@ from rookworld_rlvr.rollout.vllm_client import ServerGoneError
 
 BAD_VALUES = [
     ("optim.lrr=1", "did you mean optim.lr"),
-    ("rows=1", "did you mean evaluation_rows or sampled_rows or validation.rows?"),
+    ("rows=1", "did you mean evaluation.rows or evaluation.sampled_rows or evaluation.curve_rows?"),
     ("+objective.clop=1", "clop"),
     ("kl.form=nope", "nope"),
     ("experiment=nope", "nope"),
@@ -66,13 +66,12 @@ BAD_VALUES = [
     ("recovery.recovery_lr_factor=0", "recovery_lr_factor in (0, 1]"),
     ("recovery.max_restores=-1", "recovery.max_restores: expected 0 or more"),
     ("recovery.guard.spike_factor=1", "recovery.guard: expected spike_factor above 1"),
-    ("evaluation_nodes=-1", "evaluation_nodes: expected 0 or more, got -1"),
     ("rubric.source=stockfish", "stockfish"),
     ("rubric.stockfish.nodes=0", "stockfish.nodes: expected 1 or more, got 0"),
     ("rubric.stockfish.timeout_s=0", "stockfish.timeout_s: expected more than 0 and at most 86400 seconds"),
     ("rubric.source=engine rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
-    ("evaluation_nodes=9 rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
-    ("validation.every=-1", "validation: expected every from 0"),
+    ("rubric.source=engine rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
+    ("evaluation.curve_every=-1", "evaluation: expected curve_every from 0"),
     ("optim.lr=-1", "expected lr from 0 up"),
     ("optim.lr=fast", "optim.lr"),
     ("optim.micro_batch_size=0", "micro_batch_size from 1"),
@@ -82,7 +81,7 @@ BAD_VALUES = [
     ("threads=-1", "threads: expected 0 or more"),
     ("steps=0", "steps"),
     ("steps=many", "steps"),
-    ("evaluation_rows=-1", "evaluation_rows"),
+    ("evaluation.rows=-1", "evaluation: expected rows and sampled_rows from 0"),
     ("resume=/nope", "resume: expected a run's folder"),
     ("=", "="),
     ("steps", "steps"),
@@ -165,7 +164,7 @@ def test_corpus_without_rows_of_a_requested_task_is_refused(
     (tmp_path / "policy.txt").write_text("\n".join(rows) + "\n")
     given = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", f"data.train={tmp_path / 'policy.txt'}"]
     assert "expected rows of task environment" in complaint(given, capfd)
-    assert main([*given, "experiment=policy_only", "steps=1", "evaluation_rows=0"]) == 0
+    assert main([*given, "experiment=policy_only", "steps=1", "evaluation.rows=0"]) == 0
 
 
 def test_an_output_folder_that_cannot_be_made_is_refused(
@@ -199,12 +198,12 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["evaluate", "evaluation_rows=0"], "evaluation_rows: expected 1 or more"),
+        (["evaluate", "evaluation.rows=0"], "evaluation.rows: expected 1 or more"),
         (["evaluate", "output=/nope/table.json"], "output: expected a file in a folder that exists"),
         (["evaluate", "suites=[]"], "suites: expected one or more, each once"),
         (["evaluate", "suites=[policy,policy]"], "suites: expected one or more, each once"),
         (["evaluate", "suites=[chess]"], "chess"),
-        (["evaluate", "suites=[mate_in_one]"], "mate_in_one.path: expected a file"),
+        (["evaluate", "suites=[mate_in_one]"], "evaluation.mates: expected a file"),
         (["evaluate", "suites=[selfplay]", "selfplay.games=0"], "expected items of selfplay"),
         (["evaluate", "suites=[selfplay]", "selfplay.pgn=/nope/games.pgn"], "selfplay.pgn: expected a file"),
         (["evaluate", "suites=[engine_match]", "engine_match.opponent.path=/nope"], "engine_match.opponent: expected"),

@@ -28,7 +28,7 @@ def refused(argv: list[str], capfd: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture(scope="module")
 def finished(train_once: Callable[..., Path]) -> Path:
-    return train_once("steps=2", "evaluation_rows=2", "checkpoint_every=1")
+    return train_once("steps=2", "evaluation.rows=2", "checkpoint_every=1")
 
 
 @pytest.fixture
@@ -141,14 +141,14 @@ def test_evaluation_with_a_malformed_header_is_refused(
 )
 def test_file_of_mates_with_a_bad_row_is_refused(row: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mates.jsonl").write_text(row + "\n")
-    given = ["evaluate", "suites=[mate_in_one]", f"mate_in_one.path={tmp_path / 'mates.jsonl'}"]
+    given = ["evaluate", "suites=[mate_in_one]", f"evaluation.mates={tmp_path / 'mates.jsonl'}"]
     assert "mates.jsonl:1" in refused(given, capfd)
 
 
 def test_bad_tag_of_a_bigbench_game_gives_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     example = {"input": '[Variant "zzz"]\n\n1. f3 e5 2. g4', "target": "Qh4#"}
     (tmp_path / "task.json").write_text(json.dumps({"examples": [example]}))
-    given = ["evaluate", "suites=[mate_in_one]", f"mate_in_one.path={tmp_path / 'task.json'}"]
+    given = ["evaluate", "suites=[mate_in_one]", f"evaluation.mates={tmp_path / 'task.json'}"]
     assert "example 1" in refused(given, capfd)
 
 

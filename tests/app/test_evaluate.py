@@ -21,7 +21,7 @@ from rookworld_rlvr.files import lock_for_writing
 from rookworld_rlvr.provenance import software
 from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine
 
-COMMON = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
+COMMON = ("model", "data", "generator", "evaluation.rows", "precision", "device", "threads")
 MATE = {"fen": "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "best": "a1a8"}
 Evaluate = Callable[..., dict[str, Any]]
 
@@ -33,7 +33,7 @@ def evaluate(small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFi
 
     def run(*overrides: str, output: str = "table.json", exit_code: int = 0) -> dict[str, Any]:
         path = tmp_path / output
-        assert main(["evaluate", *given, "evaluation_rows=3", f"output={path}", *overrides]) == exit_code
+        assert main(["evaluate", *given, "evaluation.rows=3", f"output={path}", *overrides]) == exit_code
         result: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
         return result
 
@@ -67,7 +67,7 @@ def test_evaluation_writes_its_tables_rows_and_provenance(
 
 def test_closed_stdout_pipe_loses_no_evaluation_result(small_overrides: list[str], tmp_path: Path) -> None:
     given = [override for override in small_overrides if override.startswith(COMMON)]
-    command = [sys.executable, "-m", "rookworld_rlvr", "evaluate", *given, "evaluation_rows=3", "output=table.json"]
+    command = [sys.executable, "-m", "rookworld_rlvr", "evaluate", *given, "evaluation.rows=3", "output=table.json"]
     child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert child.stdout is not None
     child.stdout.close()
@@ -79,7 +79,7 @@ def test_interrupted_evaluation_resumes_after_its_finished_rows(
     evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rookworld_rlvr.evaluation.held_out.CHUNK_ROWS", 2)
-    whole = evaluate("evaluation_rows=4")
+    whole = evaluate("evaluation.rows=4")
     path = rows_path(tmp_path / "table.json")
     written = path.read_text()
     lines = written.splitlines(keepends=True)
@@ -94,7 +94,7 @@ def test_interrupted_evaluation_resumes_after_its_finished_rows(
         return greedy(generator, tokenizer, examples)
 
     monkeypatch.setattr(suites, "greedy_texts", counted)
-    again = evaluate("evaluation_rows=4")
+    again = evaluate("evaluation.rows=4")
     assert generated == [2, 2, 2]
     assert path.read_text() == written
     for result in (whole, again):
@@ -102,7 +102,7 @@ def test_interrupted_evaluation_resumes_after_its_finished_rows(
             suite.pop("wall_s")
     assert again == whole
     generated.clear()
-    evaluate("evaluation_rows=4")
+    evaluate("evaluation.rows=4")
     assert generated == []
 
 
@@ -115,7 +115,7 @@ def test_rows_of_another_model_or_config_are_refused_and_kept(
     capfd.readouterr()
     for override, named in (
         ("model.path=tiny", "model.path"),
-        ("evaluation_rows=2", "config.evaluation_rows"),
+        ("evaluation.rows=2", "config.evaluation.rows"),
         ("seed=1", "config.seed"),
         ("suites=[policy]", "config.suites"),
     ):
@@ -141,7 +141,7 @@ def test_evaluation_rows_in_training_data_are_left_out_and_counted(
     policy = [line for line in held_out if line.startswith("P: ")]
     leaky = tmp_path / "leaky.txt"
     leaky.write_text(train + policy[0] + "\n")
-    result = evaluate(f"data.train={leaky}", "evaluation_rows=9")
+    result = evaluate(f"data.train={leaky}", "evaluation.rows=9")
     assert result["suites"]["policy"]["rows_in_training"] == 1
     assert result["suites"]["policy"]["rows"] == len(policy) - 1
     fen = policy[0].removeprefix("P: ").split("M:")[0].strip()
@@ -155,7 +155,7 @@ def test_evaluation_rows_at_excluded_positions_are_left_out_and_counted(
     fens = [line.removeprefix("P: ").split("M:")[0].strip() for line in policy]
     excluded = tmp_path / "self_play_positions.jsonl"
     excluded.write_text("".join(json.dumps({"fen": fen, "game": 3, "ply": 1}) + "\n" for fen in fens[1:]))
-    result = evaluate("suites=[policy]", "evaluation_rows=9", f"data.exclude=[{excluded}]", "data.limit=8")
+    result = evaluate("suites=[policy]", "evaluation.rows=9", f"data.exclude=[{excluded}]", "data.limit=8")
     assert result["suites"]["policy"]["rows_in_training"] == len(policy) - 1
     assert [fens[0] in row["item"] for row in rows_of(rows_path(tmp_path / "table.json"))] == [True]
 
@@ -165,12 +165,12 @@ def test_every_suite_can_be_selected_by_name_and_has_rows(evaluate: Evaluate, tm
     names = [name for name in SuiteName if name is not SuiteName.engine_match or engine_there()]
     result = evaluate(
         f"suites=[{','.join(names)}]",
-        f"mate_in_one.path={tmp_path / 'mates.jsonl'}",
+        f"evaluation.mates={tmp_path / 'mates.jsonl'}",
         "selfplay.games=2",
         "selfplay.max_plies=2",
         f"selfplay.pgn={tmp_path / 'games.pgn'}",
-        "match.pairs=1",
-        "match.max_plies=2",
+        "evaluation.match_pairs=1",
+        "evaluation.match_plies=2",
         "engine_match.pairs=1",
         "engine_match.max_plies=2",
         "engine_match.opponent.nodes=10",
@@ -400,7 +400,7 @@ def test_compare_refuses_other_settings_and_reports_harmless_ones(
         "config.precision": "fp16",
         "config.generator.kind": "hf",
         "config.selfplay.pgn": "b.pgn",
-        "config.evaluation_nodes": 9,
+        "config.evaluation.nodes": 9,
         "config.engine_match": {"pairs": 1},
         "software.chess": "1.0",
     }
@@ -449,9 +449,9 @@ def test_compare_refuses_losses_of_different_nodes_or_engines(
     header, rows = rows_path(a).read_text().split("\n", 1)
     head = json.loads(header)
     head["evaluation"]["facts"]["policy"] |= {"engine": "Stockfish 15", "engine_nodes": 100}
-    head["evaluation"]["config"]["evaluation_nodes"] = 100
+    head["evaluation"]["config"]["evaluation"]["nodes"] = 100
     rows_path(a).write_text(json.dumps(head) + "\n" + rows)
-    for name, value in (("config.evaluation_nodes", 9), ("facts.policy.engine", "Stockfish 16")):
+    for name, value in (("config.evaluation.nodes", 9), ("facts.policy.engine", "Stockfish 16")):
         capfd.readouterr()
         assert main(["evaluate", "compare", str(a), reasked(name, value)]) == 2
         assert f"{name} is " in capfd.readouterr().err
@@ -461,7 +461,7 @@ def test_compare_refuses_different_rows_or_no_common_suite(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     evaluate("suites=[policy]", output="a.json")
-    evaluate("suites=[policy]", "evaluation_rows=2", output="b.json")
+    evaluate("suites=[policy]", "evaluation.rows=2", output="b.json")
     evaluate("suites=[environment]", output="c.json")
     refused = {"b.json": "policy: expected rows of the same examples", "c.json": "a suite that both have"}
     for other, named in refused.items():
@@ -549,6 +549,6 @@ def test_binary_mates_file_is_refused_with_its_path(
 ) -> None:
     path = tmp_path / "mates.jsonl.zst"
     path.write_bytes(b"(\xb5/\xfd\x00\xff")
-    evaluate("suites=[mate_in_one]", f"mate_in_one.path={path}", exit_code=2)
+    evaluate("suites=[mate_in_one]", f"evaluation.mates={path}", exit_code=2)
     error = capfd.readouterr().err
-    assert error.count("\n") == 1 and f"mate_in_one.path: expected text, got {path}: 'utf-8' codec" in error
+    assert error.count("\n") == 1 and f"evaluation.mates: expected text, got {path}: 'utf-8' codec" in error

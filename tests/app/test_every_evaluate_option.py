@@ -45,12 +45,12 @@ def leaves(config: Any, path: str = "") -> Iterator[str]:
 # The shipped model plays legal moves; the small model does not.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
 POLICY = ("suites=[policy]",)
-MEASURED = (*POLICY, "evaluation_nodes=50", "stockfish.path={measuring}")
-MATES = ("suites=[mate_in_one]", "mate_in_one.path={mates}")
+MEASURED = (*POLICY, "evaluation.nodes=50", "stockfish.path={measuring}")
+MATES = ("suites=[mate_in_one]", "evaluation.mates={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
 CONVERSION = ("suites=[conversion]", "conversion.positions=1", "conversion.defenders=[random]", *PLAYS)
-GAMES = ("suites=[match]", "match.pairs=2", "match.max_plies=4", *PLAYS)
+GAMES = ("suites=[match]", "evaluation.match_pairs=2", "evaluation.match_plies=4", *PLAYS)
 SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
 OPTIONS = {
     "suites": Option("[environment]"),
@@ -58,18 +58,18 @@ OPTIONS = {
     "device": Option("cuda", (), "device"),
     "precision": Option("bf16", (*POLICY, "generator.kind=hf"), "passes"),
     "threads": Option(2),
-    "evaluation_rows": Option(2),
-    "evaluation_nodes": Option(77, MEASURED),
+    "evaluation.rows": Option(2),
+    "evaluation.nodes": Option(77, MEASURED),
     "output": Option("other.json"),
     "model.path": Option("tiny", (), "passes"),
     "data.train": Option("{held_out}"),
     "data.held_out": Option("default"),
     "data.split": Option("nope", ("data.train={dataset}",)),
-    "data.limit": Option(3, ("evaluation_rows=99", "generator.max_new_tokens=1")),
-    "data.exclude": Option("[{held_out}]", ("evaluation_rows=99", "generator.max_new_tokens=1")),
+    "data.limit": Option(3, ("evaluation.rows=99", "generator.max_new_tokens=1")),
+    "data.exclude": Option("[{held_out}]", ("evaluation.rows=99", "generator.max_new_tokens=1")),
     "generator.kind": Option("vllm_server"),
     "generator.max_new_tokens": Option(3, ("model.path=tiny",), "passes"),
-    "generator.batch_size": Option(1, ("evaluation_rows=2",), "passes"),
+    "generator.batch_size": Option(1, ("evaluation.rows=2",), "passes"),
     "generator.vllm.kv_cache_gib": Option(2.0, (), "engines"),
     "generator.vllm.gpu_memory_fraction": Option(0.5, (), "engines"),
     "generator.vllm.urls": Option("[http://127.0.0.1:2]", SERVER, "server"),
@@ -80,8 +80,7 @@ OPTIONS = {
     "stockfish.processes": Option(2, (), "verdicts"),
     "stockfish.timeout_s": Option(0.4, ("stockfish.timeout_s=0.3",), "deadline"),
     "stockfish.cache": Option(False, MEASURED),
-    "mate_in_one.path": Option("/nope", MATES),
-    "mate_in_one.limit": Option(1, MATES),
+    "evaluation.mates": Option("/nope", MATES),
     "selfplay.games": Option(1, SELFPLAY),
     "selfplay.start": Option("openings", SELFPLAY),
     "selfplay.max_plies": Option(1, SELFPLAY),
@@ -90,8 +89,8 @@ OPTIONS = {
     "selfplay.pgn": Option("games.pgn", SELFPLAY),
     "move_evals": Option("/nope", POLICY),
     "match.opponent": Option("capture", GAMES),
-    "match.pairs": Option(1, GAMES),
-    "match.max_plies": Option(1, GAMES),
+    "evaluation.match_pairs": Option(1, GAMES),
+    "evaluation.match_plies": Option(1, GAMES),
     "match.illegal": Option("loses", GAMES),
     "match.attempts": Option(0, (*GAMES, "match.decoding.temperature=9")),
     "match.decoding.temperature": Option(9.0, GAMES),
@@ -199,7 +198,7 @@ def observe(
     known = {**files, "measuring": str(fake_stockfish)}
     common = ("model", "data", "precision", "device", "threads")
     given = [override for override in small_overrides if override.startswith(common)]
-    given += ["evaluation_rows=1", "generator.max_new_tokens=16", "output=table.json"]
+    given += ["evaluation.rows=1", "generator.max_new_tokens=16", "output=table.json"]
     given += [f"engine_match.opponent.path={files['opponent']}"]
     runs: list[Path] = []
 

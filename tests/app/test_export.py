@@ -13,7 +13,7 @@ from rookworld_rlvr.app.cli import main
 
 @pytest.fixture(scope="module")
 def finished(train_once: Callable[..., Path]) -> Path:
-    return train_once("steps=2", "evaluation_rows=2", "checkpoint_every=1")
+    return train_once("steps=2", "evaluation.rows=2", "checkpoint_every=1")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ Train = Callable[..., Path]
 # The runs here have good steps first, then faults; the last fault ends the run.
 GIVEN = (
     "steps=9",
-    "evaluation_rows=0",
+    "evaluation.rows=0",
     "generator.max_new_tokens=8",
     "recovery.max_consecutive_nans=1",
     "recovery.restore_after=9",

@@ -13,7 +13,7 @@ from rookworld_rlvr.app.cli import main
 @pytest.fixture(scope="module")
 def finished(train_once: Callable[..., Path]) -> Path:
     """Return a run with the transcripts of its first and its last step."""
-    return train_once("steps=4", "evaluation_rows=0")
+    return train_once("steps=4", "evaluation.rows=0")
 
 
 def test_rescore_repeats_all_rewards_only_with_the_same_rubric(

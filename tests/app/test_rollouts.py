@@ -102,7 +102,7 @@ def test_rollouts_shows_prompts_and_answers_of_an_evaluation(
     own = [text for text in small_overrides if text.startswith(taken)]
     output = tmp_path / "table.json"
     suites = "suites=[policy,environment,mate_in_one]"
-    given = [suites, "evaluation_rows=3", f"mate_in_one.path={mates}", f"output={output}"]
+    given = [suites, "evaluation.rows=3", f"evaluation.mates={mates}", f"output={output}"]
     assert main(["evaluate", *own, *given]) == 0
     lines = [json.loads(line) for line in (tmp_path / "table.json.rows.jsonl").read_text().splitlines()[1:]]
     assert all({"prompt", "expected", "completion"} <= line.keys() for line in lines)

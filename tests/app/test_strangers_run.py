@@ -27,7 +27,7 @@ CLIPBOARD = "\x1b]52;c;cHduZWQ=\x07\x9b2J"
 
 @pytest.fixture(scope="module")
 def finished(train_once: Callable[..., Path]) -> Path:
-    return train_once("steps=2", "evaluation_rows=0")
+    return train_once("steps=2", "evaluation.rows=0")
 
 
 @pytest.fixture

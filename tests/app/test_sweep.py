@@ -34,7 +34,7 @@ def unsound_model(small_model: Path, tmp_path: Path) -> Path:
 def test_sweep_runs_each_member_in_its_own_folder_and_prints_one_table(
     train: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train("-m", "kl.coef=0,0.01", "steps=1", "evaluation_rows=2", "name=two")
+    train("-m", "kl.coef=0,0.01", "steps=1", "evaluation.rows=2", "name=two")
     folders = {folder for folder in run_folders(tmp_path / "outputs") if not folder.is_symlink()}
     coefs = [OmegaConf.load(folder / "config.yaml").kl.coef for folder in folders]
     assert sorted(coefs) == [0, 0.01]
@@ -58,7 +58,7 @@ def test_sweep_returns_highest_exit_code_and_runs_all_members(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    given = ["evaluation_rows=0", "steps=1", f"output_root={tmp_path / 'outputs'}"]
+    given = ["evaluation.rows=0", "steps=1", f"output_root={tmp_path / 'outputs'}"]
     assert main(["train", "-m", *small_overrides, *given, f"model.path={unsound_model},{small_model}"]) == 3
     shown = capfd.readouterr()
     assert "preflight refused" in shown.err and shown.out.count("finished after 1 steps") == 1
@@ -73,7 +73,7 @@ def test_a_signal_ends_the_whole_sweep(
 
     real = train_command.train
     monkeypatch.setattr(train_command, "train", interrupted)
-    given = ["evaluation_rows=0", "steps=1", f"output_root={tmp_path / 'outputs'}", "seed=0,1"]
+    given = ["evaluation.rows=0", "steps=1", f"output_root={tmp_path / 'outputs'}", "seed=0,1"]
     assert main(["train", "-m", *small_overrides, *given]) == 130
     shown = capfd.readouterr().out
     assert "[1/2] seed=0" in shown and "[2/2]" not in shown and len(run_folders(tmp_path / "outputs")) == 1

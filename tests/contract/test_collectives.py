@@ -25,7 +25,7 @@ EQUAL_ON_ALL_RANKS = {
     "config.resume",
     "context.config.kl.form is KLForm.in_reward",
     "context.config.objective.updates == 1 and context.config.kl.form is not KLForm.in_reward",
-    "not run.config.match_pairs or not run.data.held_out",
+    "not run.config.evaluation.match_pairs or not run.data.held_out",
     "config.zero_variance is ZeroVariance.keep",
     "context.prefetch is not None",
     "not prefetch.pending",

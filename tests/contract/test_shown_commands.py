@@ -25,16 +25,16 @@ UNFILLED = "@@"
 LITTLE = {
     "train": (
         *("debug=short", "steps=2", "threads=1", "objective.prompts_per_step=2", "objective.group_size=4"),
-        *("evaluation_rows=4", "sampled_rows=2", "match_pairs=1", "match_plies=4"),
+        *("evaluation.rows=4", "evaluation.sampled_rows=2", "evaluation.match_pairs=1", "evaluation.match_plies=4"),
         # Some completions of each task must be malformed, because `rollouts --failed` shows them.
         *("generator.temperature=3", "generator.max_new_tokens=32"),
     ),
     "smoke": ("threads=1",),
     "bench": ("threads=1", "bench.rounds=1", "objective.prompts_per_step=2", "objective.group_size=2"),
     "evaluate": (
-        *("threads=1", "evaluation_rows=4", "selfplay.games=2"),
-        *("selfplay.max_plies=4", "match.pairs=1"),
-        *("match.max_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
+        *("threads=1", "evaluation.rows=4", "selfplay.games=2"),
+        *("selfplay.max_plies=4", "evaluation.match_pairs=1"),
+        *("evaluation.match_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
         *("conversion.positions=1", "conversion.defenders=[random]"),
     ),
     "sft": ("threads=1", "steps=2", "batch_size=4"),

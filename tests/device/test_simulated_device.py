@@ -18,7 +18,14 @@ MOST_WAITS_A_STEP = 140
 
 @pytest.fixture(scope="module")
 def common(small_overrides: list[str]) -> list[str]:
-    return [*small_overrides, "precision=fp32", "threads=1", "evaluation_rows=2", "sampled_rows=1", "match_pairs=0"]
+    return [
+        *small_overrides,
+        "precision=fp32",
+        "threads=1",
+        "evaluation.rows=2",
+        "evaluation.sampled_rows=1",
+        "evaluation.match_pairs=0",
+    ]
 
 
 def run(command: list[str], root: Path, *arguments: str) -> tuple[Path, str]:

@@ -18,7 +18,7 @@ from rookworld_rlvr.model.weights import checksum
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TWO = ["processes=2"]
-SHORT = ["steps=6", "checkpoint_every=2", "evaluation_rows=0", "generator.max_new_tokens=16"]
+SHORT = ["steps=6", "checkpoint_every=2", "evaluation.rows=0", "generator.max_new_tokens=16"]
 PATIENCE_S = 300
 
 
@@ -97,7 +97,7 @@ def test_run_of_two_processes_resumes_on_one_process(command: Callable[..., Any]
 @pytest.mark.slow
 def test_sharded_run_saves_a_loadable_model_and_resumes_unsharded(command: Callable[..., Any], tmp_path: Path) -> None:
     shards = ("distributed=fsdp2", "processes=2", "threads=2")
-    whole = ["evaluation_rows=4", "match_pairs=2", "match_plies=4", "sampled_rows=2"]
+    whole = ["evaluation.rows=4", "evaluation.match_pairs=2", "evaluation.match_plies=4", "evaluation.sampled_rows=2"]
     for name in ("smoke", "train"):
         code, out, error = ended(command(*shards, *whole, name=name))
         assert code == 0, out + error

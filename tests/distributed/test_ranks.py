@@ -103,7 +103,7 @@ def test_exception_on_one_rank_ends_all_ranks_and_is_printed(
     ranks: Ranks, tmp_path: Path, kind: str, moment: str
 ) -> None:
     harm = {"kind": "error", "rank": 1, "step": 1, "moment": moment}
-    given = [f"output_root={tmp_path}", "steps=3", "evaluation_rows=0", *TWO_MICROS]
+    given = [f"output_root={tmp_path}", "steps=3", "evaluation.rows=0", *TWO_MICROS]
     ended = ranks(2, given, kind=kind, harm=[harm], whole=True, replayed=False)
     assert [one.code for one in ended] == [1, 1], "\n".join(one.text for one in ended)
     assert "rank 1" in ended[0].text and "a hook that is broken" in ended[0].text
@@ -113,7 +113,7 @@ def test_exception_on_one_rank_ends_all_ranks_and_is_printed(
 @pytest.mark.slow
 def test_rank_missing_at_the_timeout_is_named(ranks: Ranks, tmp_path: Path) -> None:
     harm = {"kind": "sleep", "rank": 1, "step": 1, "moment": "updated", "seconds": 25}
-    given = [f"output_root={tmp_path}", "steps=3", "evaluation_rows=0"]
+    given = [f"output_root={tmp_path}", "steps=3", "evaluation.rows=0"]
     ended = ranks(2, given, harm=[harm], whole=True, replayed=False, timeout_s=10)
     assert [one.code for one in ended] == [1, 1]
     assert "within 10 s, rank 1 did not arrive" in ended[0].text
@@ -122,7 +122,7 @@ def test_rank_missing_at_the_timeout_is_named(ranks: Ranks, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_diverged_weights_are_reported_with_the_rank(ranks: Ranks, tmp_path: Path) -> None:
     harm = {"kind": "other weights", "rank": 1, "step": 1, "moment": "updated"}
-    given = [f"output_root={tmp_path}", "steps=20", "evaluation_rows=0"]
+    given = [f"output_root={tmp_path}", "steps=20", "evaluation.rows=0"]
     ended = ranks(2, given, harm=[harm], whole=True, replayed=False)
     assert [one.code for one in ended] == [1, 1]
     assert all("expected the weights of rank 0" in one.text and "on rank 1" in one.text for one in ended)

@@ -118,9 +118,9 @@ def test_evaluation_with_engine_can_be_interrupted_at_each_chunk(
 @pytest.fixture
 def evaluate(small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    kept = ("model", "data", "generator", "evaluation_rows", "precision", "device", "threads")
+    kept = ("model", "data", "generator", "evaluation.rows", "precision", "device", "threads")
     given = [override for override in small_overrides if override.startswith(kept)]
-    given += ["evaluation_rows=3", f"output={tmp_path / 'table.json'}"]
+    given += ["evaluation.rows=3", f"output={tmp_path / 'table.json'}"]
     return lambda *overrides: main(["evaluate", *given, *overrides])
 
 
@@ -128,7 +128,7 @@ def test_evaluate_reports_engine_loss_only_if_evaluation_nodes_is_set(
     evaluate: Callable[..., int], tmp_path: Path, stockfish: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate() == 0 and KEY not in capfd.readouterr().out and not (tmp_path / "cache").exists()
-    given = ["evaluation_nodes=500", f"stockfish.path={stockfish}"]
+    given = ["evaluation.nodes=500", f"stockfish.path={stockfish}"]
     assert evaluate(*given, f"output={tmp_path / 'one.json'}") == 0
     shown, one = capfd.readouterr().out, json.loads((tmp_path / "one.json").read_text())["suites"]["policy"]
     assert KEY in shown and (tmp_path / "cache").exists()
@@ -142,11 +142,11 @@ def test_evaluate_reports_engine_loss_only_if_evaluation_nodes_is_set(
 def test_evaluate_with_missing_engine_prints_one_line_error(
     evaluate: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate("evaluation_nodes=500", "stockfish.path=/nope/stockfish") == 2
+    assert evaluate("evaluation.nodes=500", "stockfish.path=/nope/stockfish") == 2
     error = capfd.readouterr().err
     assert error == "rookworld: stockfish: expected an engine's binary, got '/nope/stockfish': no such file\n"
-    assert evaluate("evaluation_nodes=-1") == 2
-    assert "evaluation_nodes: expected 0 or more, got -1" in capfd.readouterr().err
+    assert evaluate("evaluation.nodes=-1") == 2
+    assert "evaluation.nodes: expected 0 or more, got -1" in capfd.readouterr().err
 
 
 def test_facts_of_a_cache_change_with_its_evaluations(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from rookworld_rlvr.evaluation.engine_player import OpponentConfig, engine_player
-from rookworld_rlvr.evaluation.mate_in_one import MateInOneConfig, mate_in_one_suite, read_mates
+from rookworld_rlvr.evaluation.mate_in_one import mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import RandomPlayer
 from rookworld_rlvr.evaluation.suite import Suite
 from rookworld_rlvr.evaluation.table import Row, summarise
@@ -90,11 +90,6 @@ def test_file_in_other_format_than_bigbench_is_refused(tmp_path: Path, bad: obje
     named = r"expected (BIG-bench's task.json|moves as input and a move as target at .*task.json, example 1)"
     with pytest.raises(ValueError, match=named):
         read_mates(write(tmp_path / "task.json", bad))
-
-
-def test_limit_of_zero_mates_is_refused() -> None:
-    with pytest.raises(ValueError, match="limit: expected 1 or more, or null, got 0"):
-        MateInOneConfig(limit=0)
 
 
 def test_random_player_accuracy_matches_enumerated_expectation(shared_file: Callable[[str], Path]) -> None:

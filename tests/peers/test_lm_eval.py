@@ -31,7 +31,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, flo
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, float]]]:
     output = tmp_path_factory.mktemp("ours") / "result.json"
-    _run("rookworld", "evaluate", f"evaluation_rows={ROWS}", "precision=fp32", "device=cpu", f"output={output}")
+    _run("rookworld", "evaluate", f"evaluation.rows={ROWS}", "precision=fp32", "device=cpu", f"output={output}")
     return json.loads(output.read_text(encoding="utf-8"))["suites"]
 
 

@@ -22,7 +22,7 @@ smallest_effect: 0.01
 guards: [policy/valid, environment/valid]
 seeds: 2
 comparison_seeds: 2
-overrides: [debug=short, steps=4, evaluation_rows=8, sampled_rows=0, match_pairs=0, device=cpu]
+overrides: [debug=short, steps=4, evaluation.rows=8, evaluation.sampled_rows=0, evaluation.match_pairs=0, device=cpu]
 arms:
   none: [kl.coef=0]
   penalty: [kl.coef=0.1]

@@ -132,7 +132,7 @@ def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callabl
     given = (
         *DEFAULTS,
         "model.path=tiny",
-        "evaluation_rows=0",
+        "evaluation.rows=0",
         "data.limit=4",
         "optim.lr=0.001",
         "steps=6",

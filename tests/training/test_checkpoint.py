@@ -38,7 +38,7 @@ from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
 MakeRun = Callable[..., Run]
-SHORT = ("generator.max_new_tokens=16", "evaluation_rows=0", "optim.lr=0.001")
+SHORT = ("generator.max_new_tokens=16", "evaluation.rows=0", "optim.lr=0.001")
 OF_THE_MACHINE = ("time/", "throughput/", "memory/")
 FILES = {
     "config.json",

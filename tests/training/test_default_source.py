@@ -33,7 +33,7 @@ def metrics(folder: Path) -> list[dict[str, float]]:
 
 
 def test_shipped_evaluations_score_and_measure_without_an_engine(train: Train) -> None:
-    folder = train(*DEFAULTS, "steps=2", "evaluation_rows=3")
+    folder = train(*DEFAULTS, "steps=2", "evaluation.rows=3")
     for row in metrics(folder):
         # There are two prompts per step, both of the policy task.
         assert row["scorer/source/shipped"] == 2
@@ -43,14 +43,20 @@ def test_shipped_evaluations_score_and_measure_without_an_engine(train: Train) -
 
 
 def test_without_a_cache_labels_score_and_no_loss_is_measured(train: Train) -> None:
-    folder = train(*DEFAULTS, "steps=1", "evaluation_rows=3", "rubric.move_evals=")
+    folder = train(*DEFAULTS, "steps=1", "evaluation.rows=3", "rubric.move_evals=")
     [row] = metrics(folder)
     assert row["scorer/source/label"] == 2 and "scorer/source/shipped" not in row
     assert LOSS not in summary(folder)["before"]
 
 
 def test_a_summary_has_sampled_rows_spread_match_and_worse_keys(train: Train) -> None:
-    given = ("steps=1", "evaluation_rows=3", "sampled_rows=2", "match_pairs=1", "match_plies=2")
+    given = (
+        "steps=1",
+        "evaluation.rows=3",
+        "evaluation.sampled_rows=2",
+        "evaluation.match_pairs=1",
+        "evaluation.match_plies=2",
+    )
     folder = train(*DEFAULTS, *given)
     result = summary(folder)
     assert result["before"]["sampled/policy/valid"]["n"] == 2 and result["before"]["policy/valid"]["n"] == 3
@@ -68,7 +74,9 @@ def test_a_summary_has_sampled_rows_spread_match_and_worse_keys(train: Train) ->
 
 
 def test_run_stopped_during_match_keeps_its_tables(make_saved_run: Callable[..., Run]) -> None:
-    run = make_saved_run(*DEFAULTS, "steps=1", "evaluation_rows=3", "match_pairs=50", "match_plies=500")
+    run = make_saved_run(
+        *DEFAULTS, "steps=1", "evaluation.rows=3", "evaluation.match_pairs=50", "evaluation.match_plies=500"
+    )
     make_generator, kept = run.make_generator, []
     assert make_generator is not None
 
@@ -93,7 +101,7 @@ def mates(tmp_path: Path) -> Path:
 
 
 def test_mates_in_one_from_file_are_evaluated_before_and_after(train: Train, mates: Path) -> None:
-    given = (*DEFAULTS, "evaluation_rows=2", "sampled_rows=1", f"mate_in_one.path={mates}")
+    given = (*DEFAULTS, "evaluation.rows=2", "evaluation.sampled_rows=1", f"evaluation.mates={mates}")
     whole = summary(train(*given, "steps=2", root="whole"))
     assert {whole[table]["mate_in_one/accuracy"]["n"] for table in ("before", "after")} == {2}
     assert "mate_in_one/accuracy" in whole["gain"]
@@ -106,7 +114,7 @@ def test_mates_in_one_of_training_positions_are_left_out(train: Train, mates: Pa
     [fen, _] = [json.loads(line)["fen"] for line in mates.read_text().splitlines()]
     trained.write_text(f"P: {fen} M: a1a8 E: 999.99 B: a1a8\n" * 2)
     given = ("rubric.source=cached", f"data.train={trained}", "data.held_out=default", "data.mixture.environment=0")
-    result = summary(train(*given, "evaluation_rows=2", "steps=1", f"mate_in_one.path={mates}"))
+    result = summary(train(*given, "evaluation.rows=2", "steps=1", f"evaluation.mates={mates}"))
     assert result["before"]["mate_in_one/accuracy"]["n"] == 1
 
 
@@ -116,17 +124,19 @@ def test_installed_engine_adjudicates_match(train: Train, monkeypatch: pytest.Mo
         find_engine()
     except EngineUnusableError:
         pytest.skip("no Stockfish on this machine")
-    match = summary(train(*DEFAULTS, "steps=1", "evaluation_rows=1", "match_pairs=2", "match_plies=3"))["match"]
+    match = summary(
+        train(*DEFAULTS, "steps=1", "evaluation.rows=1", "evaluation.match_pairs=2", "evaluation.match_plies=3")
+    )["match"]
     assert match["ended/adjudicated_engine"]["value"] == 1.0 and match["adjudicator"].startswith("Stockfish")
 
 
 def test_without_an_evaluation_there_is_no_match_and_no_worse_key(train: Train) -> None:
-    result = summary(train(*DEFAULTS, "steps=1", "evaluation_rows=0", "match_pairs=5"))
+    result = summary(train(*DEFAULTS, "steps=1", "evaluation.rows=0", "evaluation.match_pairs=5"))
     assert (result["match"], result["worse"], result["before"], result["spread"]["before"]) == ({}, [], {}, {})
 
 
 def test_resumed_run_pairs_its_sampled_rows(train: Train, tmp_path: Path) -> None:
-    given = (*DEFAULTS, "evaluation_rows=2", "sampled_rows=1")
+    given = (*DEFAULTS, "evaluation.rows=2", "evaluation.sampled_rows=1")
     whole = summary(train(*given, "steps=2", root="whole"))
     folder = train(*given, "steps=1", root="cut")
     again = summary(train(*given, f"resume={folder}", "steps=2", root="cut"))

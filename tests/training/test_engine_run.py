@@ -57,7 +57,7 @@ def test_engine_scored_rewards_are_unchanged_by_cache_and_killed_engines(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given = (*ENGINE, f"rubric.stockfish.path={stockfish}")
-    first = train(*given, "evaluation_rows=4")
+    first = train(*given, "evaluation.rows=4")
     rows, result = metrics(first), summary(first)
     assert all(row.keys() >= KEYS and row["optim/update_norm"] > 0 for row in rows)
     assert [row["scorer/engine_positions"] for row in rows] == [2, 2, 2]
@@ -66,7 +66,7 @@ def test_engine_scored_rewards_are_unchanged_by_cache_and_killed_engines(
     assert not [key for row in rows for key in row if key.endswith("_match")]
     assert all(declared(key).meaning for row in rows for key in row if key != "step")
     assert 0 <= result["before"][LOSS]["value"] <= 1 and result["before"][LOSS]["n"] == 4 and LOSS in result["gain"]
-    again = train(*given, "evaluation_rows=4", "rubric.stockfish.processes=2", root="again")
+    again = train(*given, "evaluation.rows=4", "rubric.stockfish.processes=2", root="again")
     assert [row["reward/mean"] for row in metrics(again)] == [row["reward/mean"] for row in rows]
     assert [row["scorer/engine_cached_fraction"] for row in metrics(again)] == [1, 1, 1]
     assert summary(again)["before"] == result["before"] and summary(again)["gain"] == result["gain"]
@@ -84,7 +84,7 @@ def test_engine_measures_run_scored_by_labels(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given = (f"rubric.stockfish.path={stockfish}", "steps=1")
-    measured = train(*given, "evaluation_nodes=400")
+    measured = train(*given, "evaluation.nodes=400")
     assert LOSS in summary(measured)["before"] and LOSS in summary(measured)["gain"]
     [row] = metrics(measured)
     assert not KEYS & row.keys() and not [key for key in row if key.endswith("_value")]
@@ -128,7 +128,7 @@ def test_engine_search_starts_before_generation(make_run: MakeRun, stockfish: st
 def test_failing_engine_is_a_scorer_fault_with_a_suggestion(
     make_saved_run: MakeRun, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, pids: Pids
 ) -> None:
-    given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "rubric.stockfish.cache=false", "evaluation_rows=0")
+    given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "rubric.stockfish.cache=false", "evaluation.rows=0")
     run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "steps=9")
 
     def fail_from_now_on(moment: Moment, context: StepContext, event: Event) -> None:

@@ -37,7 +37,7 @@ BAD_WEIGHT = "transformer.ln_f.weight"
 # Faults begin at the fifth step, when the guards have a history and a checkpoint is known to be good.
 FIRST, MOST = 4, 3
 GIVEN = (
-    "evaluation_rows=0",
+    "evaluation.rows=0",
     "seed=1",
     "checkpoint_every=1",
     # With prompts of one task only, all are sampled together, which takes half the time.

@@ -234,7 +234,7 @@ def test_trained_tokens_are_sampled_tokens_not_retokenised_text(make_run: MakeRu
 
 
 def test_evaluation_leaves_random_state_and_training_mode_unchanged(make_run: MakeRun) -> None:
-    run = make_run("evaluation_rows=4")
+    run = make_run("evaluation.rows=4")
     before = torch.get_rng_state()
     rows = evaluate(run.context.sampler.generator, run.context.policy.tokenizer, run.data.held_out)
     assert len(rows) == 8

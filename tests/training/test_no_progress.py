@@ -23,7 +23,7 @@ def three_steps(set_limits: Callable[..., None]) -> None:
     set_limits(MAX_INEFFECTIVE_STEPS=3, TRANSCRIPTS_EVERY=3)
 
 
-GIVEN = ("evaluation_rows=0", "generator.max_new_tokens=8", "steps=9")
+GIVEN = ("evaluation.rows=0", "generator.max_new_tokens=8", "steps=9")
 
 
 def constant_reward(moment: Moment, _context: StepContext, event: Event) -> None:

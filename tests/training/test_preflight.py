@@ -71,7 +71,7 @@ def test_dropout_is_refused_by_name(
 def test_refused_training_run_exits_with_code_3_and_keeps_latest_link(
     train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    good = train("steps=1", "evaluation_rows=0")
+    good = train("steps=1", "evaluation.rows=0")
     monkeypatch.setattr(loading, "DROPOUT", 0.1)
     assert train("steps=2", exit_code=3) == good
     assert "dropout_off" in capfd.readouterr().err

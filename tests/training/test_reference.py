@@ -15,7 +15,7 @@ from rookworld_rlvr.stability.reference import ReferenceConfig, References
 from rookworld_rlvr.training.checkpoint import STATE_FILE
 
 Train = Callable[..., Path]
-GIVEN = ("evaluation_rows=0", "generator.max_new_tokens=8", "checkpoint_every=1")
+GIVEN = ("evaluation.rows=0", "generator.max_new_tokens=8", "checkpoint_every=1")
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ TWENTY = (
     "objective.group_size=3",
     "generator.max_new_tokens=16",
     "optim.lr=0.001",
-    "evaluation_rows=0",
+    "evaluation.rows=0",
 )
 
 
@@ -131,9 +131,9 @@ def whole_and_killed(make_saved_run: MakeRun, overrides: Sequence[str], hooks: S
 # `test.sh all` also runs the cases that are not in QUICK.
 QUICK = ("kl fixed, with tables", "kl behind its warm-up, entropy bonus", "several updates, cispo")
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "kl fixed, with tables": (("kl.coef=0.5", "evaluation_rows=1"), ()),
+    "kl fixed, with tables": (("kl.coef=0.5", "evaluation.rows=1"), ()),
     "kl off, reference refreshed, validation": (
-        ("kl.coef=0", "reference.refresh_every=5", "validation.rows=1", "validation.every=3"),
+        ("kl.coef=0", "reference.refresh_every=5", "evaluation.curve_rows=1", "evaluation.curve_every=3"),
         ("reference/refreshes",),
     ),
     "kl behind its warm-up, reference refreshed": (
@@ -235,7 +235,7 @@ def test_resume_during_learning_rate_ramp_continues_the_ramp(
 
 
 def test_saved_reference_is_refreshed_policy_or_starting_model(train: Train) -> None:
-    given = ("steps=3", "checkpoint_every=1", "evaluation_rows=0")
+    given = ("steps=3", "checkpoint_every=1", "evaluation.rows=0")
     refreshed = train(*given, "reference.refresh_every=2", root="refreshed")
     assert_equal_bits(state(refreshed, 3)["references"]["current"], state(refreshed, 2)["policy"])
     assert_equal_bits(state(refreshed, 3)["references"]["original"], state(refreshed, 0)["policy"])
@@ -247,7 +247,7 @@ def test_saved_reference_is_refreshed_policy_or_starting_model(train: Train) -> 
 
 
 def test_overrides_given_with_resume_replace_saved_options(train: Train) -> None:
-    folder = train("steps=2", "evaluation_rows=0", "kl.coef=0.5")
+    folder = train("steps=2", "evaluation.rows=0", "kl.coef=0.5")
     given = ["steps=4", "optim.lr=0.001", "optim.min_lr_fraction=1", "optim.weight_decay=0.25"]
     assert main(["train", f"resume={folder}", *given]) == 0
     rows = metrics(folder)
@@ -263,7 +263,7 @@ def test_overrides_given_with_resume_replace_saved_options(train: Train) -> None
 def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train("steps=5", "checkpoint_every=2", "evaluation_rows=0")
+    whole = train("steps=5", "checkpoint_every=2", "evaluation.rows=0")
     folder = whole.with_name("again")
     shutil.copytree(whole, folder, symlinks=True)
     (folder / "diagnosis.txt").write_text("of a run that gave up\n")
@@ -292,7 +292,7 @@ def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
         (["resume={folder}", "debug=short"], "resume: expected overrides of single values, got debug=short"),
         (["resume={folder}", "seed=5"], "resume: expected a checkpoint of this model and data"),
         (["resume={folder}", "model.path=tiny"], "resume: expected a checkpoint of this model and data"),
-        (["resume={folder}", "evaluation_rows=2"], "resume: expected 4 evaluated rows"),
+        (["resume={folder}", "evaluation.rows=2"], "resume: expected 4 evaluated rows"),
         (["resume={folder}", "generator.temperature=0.5"], "resume: expected the evaluation after training to measure"),
         (["resume={folder}", "rubric=rules"], "resume: expected the evaluation after training to measure"),
         (["resume={folder}", "start_share=0.25"], "resume: expected start_share=0.5, as the run's checkpoints have it"),
@@ -301,7 +301,7 @@ def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
 def test_refused_resume_prints_one_line_and_leaves_run_unchanged(
     train: Train, capfd: pytest.CaptureFixture[str], overrides: list[str], complaint: str
 ) -> None:
-    folder = train("steps=1", "evaluation_rows=1")
+    folder = train("steps=1", "evaluation.rows=1")
     before = everything(folder)
     capfd.readouterr()
     assert main(["train", *(override.format(folder=folder) for override in overrides)]) == 2
@@ -311,7 +311,7 @@ def test_refused_resume_prints_one_line_and_leaves_run_unchanged(
 
 
 def test_resumed_run_has_no_summary_until_it_ends_again(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = train("steps=1", "evaluation_rows=0")
+    folder = train("steps=1", "evaluation.rows=0")
     assert not is_unfinished(folder)
 
     def killed(*_: Any) -> None:
@@ -326,7 +326,7 @@ def test_resumed_run_has_no_summary_until_it_ends_again(train: Train, monkeypatc
 
 
 def test_run_is_not_resumed_while_another_process_trains_it(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = train("steps=1", "evaluation_rows=1")
+    folder = train("steps=1", "evaluation.rows=1")
     before = everything(folder)
     hold = "import sys, pathlib; from rookworld_rlvr.training.run_files import locked\n"
     hold += "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
@@ -541,7 +541,7 @@ def test_shared_lock_does_not_hide_an_unfinished_run(tmp_path: Path) -> None:
 
 
 def test_resume_auto_continues_the_run_of_a_preset(train: Train) -> None:
-    given = ["debug=short", "steps=2", "checkpoint_every=1", "evaluation_rows=0"]
+    given = ["debug=short", "steps=2", "checkpoint_every=1", "evaluation.rows=0"]
     folder = train(*given)
     (folder / "summary.json").unlink()
     shutil.rmtree(folder / "checkpoints/step-2")

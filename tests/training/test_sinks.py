@@ -25,7 +25,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 def test_tensorboard_holds_every_value_of_every_step(train: Train) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    folder = train("logging.tracker=tensorboard", "steps=2", "evaluation_rows=0")
+    folder = train("logging.tracker=tensorboard", "steps=2", "evaluation.rows=0")
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     first, second = rows(folder)
@@ -63,7 +63,7 @@ def test_wandb_works_offline_without_an_account(
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     if given:
         monkeypatch.setenv("WANDB_PROJECT", given)
-    folder = train("logging.tracker=wandb", "steps=2", "evaluation_rows=0")
+    folder = train("logging.tracker=wandb", "steps=2", "evaluation.rows=0")
     [log] = folder.glob("wandb/offline-run-*/run-*.wandb")
     records = wandb_records(log)
     [run] = [record.run for record in records if record.WhichOneof("record_type") == "run"]
@@ -80,12 +80,12 @@ def test_wandb_works_offline_without_an_account(
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
 def test_wandb_disabled_by_environment_variable_writes_nothing(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    folder = train("logging.tracker=wandb", "steps=1", "evaluation_rows=0")
+    folder = train("logging.tracker=wandb", "steps=1", "evaluation.rows=0")
     assert not list(folder.glob("wandb/*")) and len(rows(folder)) == 1
 
 
 TABLES = {"transcripts", "before and after"}
-TRACKED = ("steps=2", "evaluation_rows=2")
+TRACKED = ("steps=2", "evaluation.rows=2")
 
 
 def tensorboard_keys(folder: Path) -> tuple[set[str], set[str]]:

@@ -53,7 +53,7 @@ def finished(small_overrides: list[str], tmp_path_factory: pytest.TempPathFactor
     from rookworld_rlvr.app.cli import main
 
     root = tmp_path_factory.mktemp("run") / "outputs"
-    given = ["steps=4", "evaluation_rows=2", "checkpoint_every=2", "name=four"]
+    given = ["steps=4", "evaluation.rows=2", "checkpoint_every=2", "name=four"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "TRANSCRIPTS_EVERY", 2)
         assert main(["train", *small_overrides, f"output_root={root}", *given]) == 0
@@ -148,7 +148,7 @@ def test_saved_config_is_resolved_and_equals_the_run_config(finished: Path, make
     merged = OmegaConf.merge(OmegaConf.structured(RunConfig), saved)
     assert OmegaConf.to_object(merged) == make_config(
         "steps=4",
-        "evaluation_rows=2",
+        "evaluation.rows=2",
         "checkpoint_every=2",
         "name=four",
         f"output_root={finished.parents[1]}",
@@ -156,17 +156,17 @@ def test_saved_config_is_resolved_and_equals_the_run_config(finished: Path, make
 
 
 def test_newest_last_good_and_final_checkpoints_are_kept(train: Train, set_limits: Callable[..., None]) -> None:
-    folder = train("steps=5", "checkpoint_every=1", "evaluation_rows=0")
+    folder = train("steps=5", "checkpoint_every=1", "evaluation.rows=0")
     assert checkpoints(folder) == ["step-0", "step-4", "step-5"]
     set_limits(KEEP_CHECKPOINTS=1)
-    folder = train("steps=3", "checkpoint_every=2", "evaluation_rows=0", root="other")
+    folder = train("steps=3", "checkpoint_every=2", "evaluation.rows=0", root="other")
     assert checkpoints(folder) == ["step-0", "step-3"]
 
 
 def test_evaluation_before_training_does_not_change_trained_weights(train: Train) -> None:
     heads = []
     for rows in (0, 2):
-        folder = train("steps=2", f"evaluation_rows={rows}", root=f"rows{rows}")
+        folder = train("steps=2", f"evaluation.rows={rows}", root=f"rows{rows}")
         heads.append(AutoModelForCausalLM.from_pretrained(folder / "checkpoints/step-2").lm_head.weight)
     assert torch.equal(*heads)
 
@@ -185,7 +185,7 @@ def test_non_finite_gradient_skips_only_its_own_update(
     make_saved_run: Callable[..., Run], set_limits: Callable[..., None]
 ) -> None:
     set_limits(KEEP_CHECKPOINTS=9)
-    run = make_saved_run("steps=3", "checkpoint_every=1", "evaluation_rows=0", CONSTANT_LR)
+    run = make_saved_run("steps=3", "checkpoint_every=1", "evaluation.rows=0", CONSTANT_LR)
     poison(run.context.policy, {1})
     train_run(run)
     rows = json_lines(run.folder / "metrics.jsonl")
@@ -210,7 +210,7 @@ def test_too_many_faults_in_a_row_exit_with_code_4_and_diagnosis(
         return policy
 
     monkeypatch.setattr(build, "load_policy", poisoned)
-    given = ("steps=9", "recovery.max_consecutive_nans=2", "evaluation_rows=0")
+    given = ("steps=9", "recovery.max_consecutive_nans=2", "evaluation.rows=0")
     # These rows have similar lengths, so a step makes one backward pass.
     short = ("data.mixture.environment=0", "generator.max_new_tokens=8")
     folder = train(*given, *short, exit_code=4)
@@ -225,7 +225,7 @@ def test_too_many_faults_in_a_row_exit_with_code_4_and_diagnosis(
 
 def test_non_finite_loss_is_a_fault(make_saved_run: Callable[..., Run]) -> None:
     # Before the first update KL is 0. After an update at this rate it is above 1 nat, so the loss overflows.
-    given = ("steps=3", "kl.coef=3e38", "optim.lr=0.1", "evaluation_rows=0", "recovery.max_consecutive_nans=1")
+    given = ("steps=3", "kl.coef=3e38", "optim.lr=0.1", "evaluation.rows=0", "recovery.max_consecutive_nans=1")
     run = make_saved_run(*given)
     with pytest.raises(TrainingGaveUpError, match=r"2 faults in a row, .* the last was loss \(loss: "):
         train_run(run)

@@ -11,12 +11,12 @@ import torch
 
 from rookworld_rlvr.board.evals import win_probability
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.evaluation.config import EvaluationConfig
 from rookworld_rlvr.evaluation.players import rule_losses
 from rookworld_rlvr.evaluation.table import Row
 from rookworld_rlvr.stockfish.engine import Analysis
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.types import Example, Task
-from rookworld_rlvr.training.config import ValidationConfig
 from rookworld_rlvr.training.data import Data, hold_back
 from rookworld_rlvr.training.evaluations import validation_metrics
 
@@ -81,13 +81,13 @@ def test_validation_keys_with_few_rows_are_left_out() -> None:
     assert validation_metrics([]) == {}
 
 
-@pytest.mark.parametrize("changes", [{"every": -1}, {"rows": 0}], ids=str)
+@pytest.mark.parametrize("changes", [{"curve_every": -1}, {"curve_rows": 0}], ids=str)
 def test_validation_options_out_of_range_are_refused(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="validation: expected every from 0 and rows from 1"):
-        ValidationConfig(**changes)
+    with pytest.raises(ValueError, match="expected curve_every from 0 and curve_rows from 1"):
+        EvaluationConfig(**changes)
 
 
-GIVEN = ("steps=3", "evaluation_rows=0", "validation.rows=2", "generator.max_new_tokens=8")
+GIVEN = ("steps=3", "evaluation.rows=0", "evaluation.curve_rows=2", "generator.max_new_tokens=8")
 
 
 def lines_of(folder: Path) -> list[dict[str, float]]:
@@ -95,7 +95,7 @@ def lines_of(folder: Path) -> list[dict[str, float]]:
 
 
 def test_start_every_nth_step_and_last_step_are_validated(train: Callable[..., Path]) -> None:
-    folder = train(*GIVEN, "validation.every=2", "checkpoint_every=1")
+    folder = train(*GIVEN, "evaluation.curve_every=2", "checkpoint_every=1")
     lines = lines_of(folder)
     assert [line["step"] for line in lines if "validation/score" in line] == [0, 2, 3]
     recovery = torch.load(folder / "checkpoints/step-3/trainer_state.pt", weights_only=True)["recovery"]
@@ -105,7 +105,7 @@ def test_start_every_nth_step_and_last_step_are_validated(train: Callable[..., P
 
 
 def test_newest_checkpoint_is_best_in_run_with_too_few_rows_to_validate(train: Callable[..., Path]) -> None:
-    folder = train(*GIVEN, "validation.every=1", "data.limit=8")
+    folder = train(*GIVEN, "evaluation.curve_every=1", "data.limit=8")
     assert [line["step"] for line in lines_of(folder)] == [1, 2, 3]
     assert "\n  every: 1\n" in (folder / "config.yaml").read_text()
     assert (folder / "checkpoints/best").resolve().name == "step-3"
@@ -115,7 +115,7 @@ def test_validation_does_not_change_training(train: Callable[..., Path]) -> None
     own = ("validation/", "time/", "throughput/", "memory/")
     steps, weights = [], []
     for every in (0, 1):
-        folder = train(*GIVEN, f"validation.every={every}", root=f"every-{every}")
+        folder = train(*GIVEN, f"evaluation.curve_every={every}", root=f"every-{every}")
         trained = [line for line in lines_of(folder) if line["step"]]
         steps.append([{key: value for key, value in line.items() if not key.startswith(own)} for line in trained])
         weights.append((folder / "checkpoints/step-3/model.safetensors").read_bytes())

@@ -78,7 +78,7 @@ def test_warning_signs_appear_in_console_tracker_and_report(
     monkeypatch.setattr(loop, "step_metrics", injected)
     monkeypatch.setattr(evaluations, "validation_metrics", forgetting)
     monkeypatch.setattr(SignWatch.__init__, "__defaults__", (4,))
-    given = ("validation.every=2", "validation.rows=2", "evaluation_rows=0", "logging.tracker=tensorboard")
+    given = ("evaluation.curve_every=2", "evaluation.curve_rows=2", "evaluation.rows=0", "logging.tracker=tensorboard")
     folder = train(*given, "steps=9")
     said = capsys.readouterr().out
     for sentence in ("kl/reference 0.5000 in the mean of 4 steps", "90% of the groups",
@@ -94,7 +94,7 @@ def test_warning_signs_appear_in_console_tracker_and_report(
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert all(f"<b>Warning</b> {sign}, shown after" in page for sign in Sign)
     # The resumed run replays the earlier metrics and prints no sign a second time, though its steps fill a window.
-    train(f"resume={folder}", "evaluation_rows=0", "steps=14")
+    train(f"resume={folder}", "evaluation.rows=0", "steps=14")
     assert "warning at step" not in capsys.readouterr().out
     resumed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()[-5:]]
     assert all(step[f"warning/{sign}"] == 1 for step in resumed for sign in Sign)

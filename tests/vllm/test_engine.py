@@ -150,7 +150,7 @@ def test_bf16_run_with_vllm_passes_preflight_and_trains(tiny_overrides: list[str
 
 def test_resumed_vllm_run_reaches_the_same_weights(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
     def run(root: str, *overrides: str) -> tuple[Path, str]:
-        given = [*tiny_overrides, "generator=vllm", "evaluation_rows=0", "checkpoint_every=1", "steps=3"]
+        given = [*tiny_overrides, "generator=vllm", "evaluation.rows=0", "checkpoint_every=1", "steps=3"]
         assert main(["train", *given, f"output_root={tmp_path / root}", *overrides]) == 0
         folder = (tmp_path / root / "latest").resolve()
         weights = folder / "checkpoints" / "step-3" / "model.safetensors"

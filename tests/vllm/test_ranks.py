@@ -32,7 +32,12 @@ def test_two_ranks_train_with_their_own_vllm_engines(tiny_overrides: list[str], 
 def assert_two_ranks_train_on_samples_of_their_weights(overrides: list[str], tmp_path: Path) -> None:
     given = [*overrides, "precision=fp32"]
     given += ["processes=2", f"steps={STEPS}", "optim.lr=1e-3", "optim.warmup_steps=0"]
-    given += ["objective.prompts_per_step=4", "evaluation_rows=4", "match_pairs=0", f"output_root={tmp_path}"]
+    given += [
+        "objective.prompts_per_step=4",
+        "evaluation.rows=4",
+        "evaluation.match_pairs=0",
+        f"output_root={tmp_path}",
+    ]
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *given]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)

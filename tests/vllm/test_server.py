@@ -120,7 +120,7 @@ def test_server_killed_during_a_run_ends_it_with_exit_code_4(
     root = tmp_path / "outputs"
     at = f"generator.vllm.urls=[{server.url}]"
     given = [*tiny_overrides, "generator=vllm_server", at, "generator.vllm.retries=0"]
-    given += ["steps=1000", "optim.lr=1e-4", "evaluation_rows=0", f"output_root={root}"]
+    given += ["steps=1000", "optim.lr=1e-4", "evaluation.rows=0", f"output_root={root}"]
 
     def kill_after_three_steps() -> None:
         deadline = time.monotonic() + PATIENCE_S

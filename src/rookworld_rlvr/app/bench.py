@@ -50,7 +50,7 @@ def bench(config: BenchRunConfig, raw: DictConfig) -> None:
         check_output_file(output, "bench.output")
     if config.resume:
         config = to_dataclass(resumed_config(config.resume, raw, overrides()))
-    run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
+    run = build_unsaved_run(replace(config, evaluation=replace(config.evaluation, rows=0), resume=""))
     with closing(run):
         rounds = measure(run.context, config)
     figures = {"machine": machine(config, run.context.policy), **summary(rounds)}

@@ -141,14 +141,14 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
 
 def _load_data(config: RunConfig) -> Data:
     """Load the rows of a run, and hold back those of the learning curve even if it is off. Raises UserError."""
-    data = load_data(config.data, seed=config.seed, evaluation_rows_per_task=config.evaluation_rows)
-    if config.mate_in_one.path:
-        mates, _ = unseen_mates(config.mate_in_one, frozenset(map(example_key, data.train)))
+    data = load_data(config.data, seed=config.seed, evaluation_rows_per_task=config.evaluation.rows)
+    if config.evaluation.mates:
+        mates, _ = unseen_mates(config.evaluation.mates, frozenset(map(example_key, data.train)))
         data = replace(data, mates=tuple(mates))
-    data = hold_back(data, config.validation.rows)
+    data = hold_back(data, config.evaluation.curve_rows)
     for task, share in config.data.mixture.proportions().items():
         if share and not any(example.task is task for example in data.train):
-            raise UserError(f"validation.rows: expected to leave training rows of task {task}, got none left")
+            raise UserError(f"evaluation.curve_rows: expected to leave training rows of task {task}, got none left")
     return data
 
 
@@ -182,27 +182,21 @@ def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluations]:
     rubric = config.rubric
     with prefixed("rubric", ValueError):
         Rubric(rubric)
-    _cache(rubric.move_evals, "rubric.move_evals")
+    cache = _cache(rubric.move_evals, "rubric.move_evals")
     if rubric.source is MoveSource.engine:
         pool = open_pool(rubric.stockfish, "rubric.stockfish")
-        return make_scorer(rubric, pool), MoveEvaluations(load_cache(""), pool, nodes=config.evaluation_nodes)
-    evaluations = make_move_evaluations(
-        rubric.stockfish, config.evaluation_nodes, "rubric.stockfish", rubric.move_evals
-    )
-    return make_scorer(rubric), evaluations
+        return make_scorer(rubric, pool), MoveEvaluations(load_cache(""), pool)
+    return make_scorer(rubric), MoveEvaluations(cache)
 
 
-def make_move_evaluations(config: EngineConfig, nodes: int, where: str, move_evals: str) -> MoveEvaluations:
+def make_move_evaluations(config: EngineConfig, nodes: int, move_evals: str) -> MoveEvaluations:
     """Return evaluations by engines if `nodes` is above 0, otherwise those of a file.
 
-    The caller closes them. `where` is the group of the engine's options, `stockfish` or `rubric.stockfish`. Raises
-    UserError.
+    The caller closes them. Raises UserError.
     """
-    if nodes < 0:
-        raise UserError(f"evaluation_nodes: expected 0 or more, got {nodes}")
-    cache = _cache(move_evals, f"{where.removesuffix('stockfish')}move_evals")
+    cache = _cache(move_evals, "move_evals")
     if nodes:
-        return MoveEvaluations(load_cache(""), open_pool(config, where), nodes=nodes)
+        return MoveEvaluations(load_cache(""), open_pool(config, "stockfish"), nodes=nodes)
     return MoveEvaluations(cache)
 
 

@@ -21,7 +21,7 @@ from ..evaluation.table import Row, json_number, to_json
 from ..files import check_output_file, write_json
 from .arguments import OneLineParser
 from .build import make_console, print_lines
-from .rows_file import MISSING, leaves, read_finished, rows_path
+from .rows_file import MISSING, leaves, read_finished, rows_path, settings_of, suite_of
 from .tables import comparison_table
 
 # Functions that compute the keys of a suite that are not means over its rows.
@@ -31,9 +31,9 @@ MEASURES: Mapping[str, Measures] = {
     SuiteName.match: partial(elo_measures, SuiteName.match),
 }
 # Settings with paths of files, which may differ: contents are compared by row, by checksum or by the engine's name.
-PATH_SETTINGS = ("path", "file", "pgn")
+PATH_SETTINGS = ("path", "mates", "file", "pgn")
 # Settings and facts on which policy/win_probability_loss depends.
-SETTINGS_OF_LOSS = ("config.evaluation_nodes", "config.stockfish.", "facts.policy.engine")
+SETTINGS_OF_LOSS = ("config.evaluation.nodes", "config.stockfish.", "facts.policy.engine")
 MODEL = "config.model.path"
 
 Result = tuple[Mapping[str, Any], Mapping[str, list[Row]]]
@@ -147,10 +147,8 @@ def differing_settings(
 
 def _settings(head: Mapping[str, Any], suites: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield the settings and facts of one evaluation, without those of suites that are not compared."""
-    others = {name.value for name in SuiteName} - set(suites)
     for section in ("config", "facts", "software"):
-        kept = {name: value for name, value in head[section].items() if name not in others}
-        yield from leaves(kept, section)
+        yield from leaves(settings_of(head[section], suites), section)
 
 
 def _must_agree(name: str, suites: Sequence[str], loss: bool) -> bool:
@@ -158,4 +156,4 @@ def _must_agree(name: str, suites: Sequence[str], loss: bool) -> bool:
         return False
     if name.startswith(SETTINGS_OF_LOSS):
         return loss and SuiteName.policy in suites
-    return name == "config.seed" or name.split(".")[1] in suites
+    return name == "config.seed" or suite_of(name) in suites

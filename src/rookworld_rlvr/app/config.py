@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from ..evaluation.config import SuitesConfig
 from ..evaluation.conversion import ConversionConfig
-from ..evaluation.match import EngineMatchConfig, MatchConfig
-from ..evaluation.mate_in_one import MateInOneConfig
+from ..evaluation.match import EngineMatchConfig, MatchRulesConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..model.device import Device, Precision
@@ -53,31 +53,25 @@ class EvaluateConfig:
     precision: Precision = Precision.auto
     threads: int = 0
     """Number of CPU threads. 0: torch chooses."""
-    evaluation_rows: int = 2048
-    """Largest number of held-out rows per task."""
-    evaluation_nodes: int = 0
-    """Nodes per position that the engine searches for win_probability_loss. 0: use the file `move_evals` instead."""
     move_evals: str = DEFAULT
     """File of move evaluations, written by `rookworld data evals`. `default`: the file that ships with the package.
     Empty: none. A row whose position is not in the file has no win_probability_loss."""
     output: str = ""
     """JSON file for the tables; rows are written to <output>.rows.jsonl. Empty: tables are only printed."""
+    evaluation: SuitesConfig = field(default_factory=SuitesConfig)
     model: ModelSourceConfig = field(default_factory=ModelSourceConfig)
     data: SourceConfig = field(default_factory=SourceConfig)
     generator: GeneratorBaseConfig = field(default_factory=GeneratorBaseConfig)
     stockfish: EngineProcessConfig = field(default_factory=EngineProcessConfig)
-    """Engine for evaluation_nodes, and for the adjudication of match games that reach the ply limit."""
-    mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
+    """Engine for evaluation.nodes, and for the adjudication of match games that reach the ply limit."""
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
     engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
-    match: MatchConfig = field(default_factory=MatchConfig)
+    match: MatchRulesConfig = field(default_factory=MatchRulesConfig)
     conversion: ConversionConfig = field(default_factory=ConversionConfig)
 
     def __post_init__(self) -> None:
         if not self.suites or len(set(self.suites)) < len(self.suites):
             raise ValueError(f"suites: expected one or more, each once, got {[str(name) for name in self.suites]}")
-        if self.evaluation_rows < 1:
-            raise ValueError(f"evaluation_rows: expected 1 or more, got {self.evaluation_rows}")
 
 
 @dataclass(slots=True)

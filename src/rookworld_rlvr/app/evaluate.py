@@ -30,7 +30,7 @@ from .compare import compare_command
 from .config import EvaluateConfig
 from .generators import make_generator
 from .hydra_command import run_command
-from .rows_file import RowsFile, rows_path
+from .rows_file import RowsFile, rows_path, settings_of
 from .suites import Evaluated, build_suites, load_model
 from .tables import evaluation_tables
 
@@ -66,7 +66,7 @@ def _run(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
     generator = make_generator(policy, config.generator)
     generator.sync(policy.model)
     stockfish = EngineConfig(**asdict(config.stockfish))
-    evaluations = make_move_evaluations(stockfish, config.evaluation_nodes, "stockfish", config.move_evals)
+    evaluations = make_move_evaluations(stockfish, config.evaluation.nodes, config.move_evals)
     with closing(evaluations):
         suites = build_suites(Evaluated(config, data, policy, generator, evaluations))
         head = _head(config, raw, policy, suites)
@@ -130,14 +130,14 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
     assert isinstance(settings, dict)
     # The engine's other settings change only the speed; its name and its nodes are in the facts.
     settings["stockfish"] = {"hash_mib": HASH_MIB}
-    left_out = {*FREE_SETTINGS, *(name.value for name in SuiteName if name not in config.suites)}
+    read = settings_of({str(name): value for name, value in settings.items()}, config.suites)
     return {
         "model": {
             "path": config.model.path,
             "checksum": checksum(policy.model),
             "parameters": policy.model.num_parameters(),
         },
-        "config": {key: value for key, value in settings.items() if key not in left_out},
+        "config": {name: value for name, value in read.items() if name not in FREE_SETTINGS},
         "software": software(),
         "facts": {suite.name.value: dict(suite.facts) for suite in suites},
     }

@@ -184,8 +184,8 @@ def _options(config: Any, path: str = "") -> Iterator[str]:
 def _options_like(unknown: str, options: Sequence[str]) -> list[str]:
     """Return at most MOST_LIKE options that end like the unknown one or, if none does, have a similar name.
 
-    >>> _options_like("rows", ["evaluation_rows", "optim.lr", "seed"]), _options_like("optim.lrr", ["optim.lr", "seed"])
-    (['evaluation_rows'], ['optim.lr'])
+    >>> _options_like("rows", ["evaluation.rows", "optim.lr", "seed"]), _options_like("optim.lrr", ["optim.lr", "seed"])
+    (['evaluation.rows'], ['optim.lr'])
     """
     last = unknown.split(".")[-1]
     alike = [option for option in options if re.split(r"[._]", option)[-1] == last or option.split(".")[-1] == last]

@@ -63,7 +63,7 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
         config: Any = OmegaConf.to_object(raw)
     except (ValueError, OmegaConfBaseException) as error:
         raise UserError(f"inspect: expected the run's {CONFIG_FILE} in {run_folder}: {error}") from error
-    config.evaluation_rows = config.evaluation_nodes = 0
+    config.evaluation.rows = 0
     # A single process replays the batch, even if several processes trained.
     config.processes = 1
     # Nothing is sampled or scored here. A server or an engine is not started, because it may be what failed.

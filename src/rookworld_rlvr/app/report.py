@@ -37,7 +37,8 @@ def _report(folders: list[Path], output: Path | None) -> None:
     check_output_file(path, "report: --output")
     page = learning_curve_svg(runs) if path.suffix == ".svg" else render(runs)
     if not page:
-        raise UserError("report: expected runs with a learning curve (validation.every above 0), of some common steps")
+        wanted = "runs with a learning curve (evaluation.curve_every above 0), of some common steps"
+        raise UserError(f"report: expected {wanted}")
     write_text(path, page)
     console = make_console()
     for folder, run in zip(folders, runs, strict=True):

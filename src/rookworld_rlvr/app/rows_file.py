@@ -6,19 +6,21 @@ are appended chunk by chunk, and a truncated last line is ignored.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, first_line
-from ..evaluation.suite import Suite
+from ..evaluation.suite import Suite, SuiteName
 from ..evaluation.table import PromptAndCompletion, Row, json_number
 from ..files import append_lines, whole_lines, write_lines
 from ..report.transcripts import ROWS_ENDING
 
 HEADER = "evaluation"
 MISSING = "nothing"
+# Options of the group `evaluation` that a single suite reads.
+OPTIONS_OF_SUITES = {"mates": SuiteName.mate_in_one, "match_pairs": SuiteName.match, "match_plies": SuiteName.match}
 # Sections of the header, and the entries that a comparison of two evaluations needs.
 SECTIONS = {
     "config": {"seed"},
@@ -140,3 +142,24 @@ def leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, content
+
+
+def settings_of(settings: Mapping[str, Any], suites: Collection[str]) -> dict[str, Any]:
+    """Return the settings or facts of an evaluation without those that only other suites than `suites` read."""
+    others = {name.value for name in SuiteName} - set(suites)
+    kept = {name: value for name, value in settings.items() if name not in others}
+    options = kept.get("evaluation")
+    if isinstance(options, dict):
+        read = {name: value for name, value in options.items() if OPTIONS_OF_SUITES.get(name) not in others}
+        kept["evaluation"] = read
+    return kept
+
+
+def suite_of(name: str) -> str:
+    """Return the suite that reads a setting or fact, or another word if no single suite does.
+
+    >>> [str(suite_of(name)) for name in ("config.match.attempts", "config.evaluation.match_pairs", "config.seed")]
+    ['match', 'match', 'seed']
+    """
+    _, group, *rest = name.split(".")
+    return OPTIONS_OF_SUITES.get(rest[0], group) if group == "evaluation" and rest else group

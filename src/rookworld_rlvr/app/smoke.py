@@ -41,7 +41,7 @@ def smoke(config: RunConfig, raw: DictConfig) -> None:
     """Run the preflight checks on the untrained model and one real step, and print both. Raises PreflightError."""
     config, _ = resumed(config, raw)
     require_processes(config.processes)
-    run = build_unsaved_run(replace(config, evaluation_rows=0, resume=""))
+    run = build_unsaved_run(replace(config, evaluation=replace(config.evaluation, rows=0), resume=""))
     with closing(run):
         _smoke(config, run)
 

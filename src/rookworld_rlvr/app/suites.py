@@ -11,7 +11,7 @@ from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.held_out import held_out_suite
 from ..evaluation.label_loss import label_loss_suite, label_losses
-from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite
+from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite, with_length
 from ..evaluation.mate_in_one import mate_in_one_suite
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_decoding
 from ..evaluation.selfplay import selfplay_suite
@@ -64,15 +64,17 @@ def _held_out(task: Task, evaluated: Evaluated) -> Suite:
         data.held_out,
         partial(greedy_texts, evaluated.generator, evaluated.policy.tokenizer),
         trained=data.trained,
-        most=evaluated.config.evaluation_rows,
+        most=evaluated.config.evaluation.rows,
         evaluations=evaluated.evaluations,
     )
 
 
 def _mate_in_one(evaluated: Evaluated) -> Suite:
-    config = evaluated.config.mate_in_one
-    kept, left_out = unseen_mates(config, evaluated.data.trained)
-    facts = {"file": config.path, "positions_in_training": left_out}
+    path = evaluated.config.evaluation.mates
+    if not path:
+        raise UserError("evaluation.mates: expected a file, which suites=[mate_in_one] needs, got none")
+    kept, left_out = unseen_mates(path, evaluated.data.trained)
+    facts = {"file": path, "positions_in_training": left_out}
     return mate_in_one_suite(_player(evaluated, DecodingConfig()), kept, facts=facts)
 
 
@@ -137,7 +139,7 @@ def _player_maker(policy: Policy, generator: Generator, decoding: DecodingConfig
 
 
 def _match(evaluated: Evaluated) -> Suite:
-    config, seed = evaluated.config.match, evaluated.config.seed
+    config, seed = with_length(evaluated.config.match, evaluated.config.evaluation), evaluated.config.seed
     names = (evaluated.config.model.path, config.opponent)
     ours = _player_maker(evaluated.policy, evaluated.generator, config.decoding)
     referee, adjudicator = _referee(evaluated)
@@ -159,7 +161,7 @@ def _match(evaluated: Evaluated) -> Suite:
 def _label_loss(evaluated: Evaluated) -> Suite:
     held_out, trained = evaluated.data.held_out, evaluated.data.trained
     kept = tuple(row for row in held_out if example_key(row) not in trained)
-    rows = evaluation_rows(kept, evaluated.config.evaluation_rows)
+    rows = evaluation_rows(kept, evaluated.config.evaluation.rows)
     facts = {"rows_in_training": len(held_out) - len(kept)}
     return label_loss_suite(partial(label_losses, evaluated.policy), rows, facts=facts)
 

@@ -6,7 +6,7 @@ adjudicated.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import chess
 
 from .adjudication import OpenReferee, Referee, by_material
+from .config import EvaluationBaseConfig
 from .elo import elo_measures, match_facts
 from .engine_player import OpponentConfig
 from .games import Adjudicator, End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
@@ -66,16 +67,11 @@ RULES: Mapping[str, Callable[[int], Player]] = {
 
 
 @dataclass(slots=True)
-class MatchConfig:
-    """Number and length of the match's games, and the opponent."""
+class MatchRulesConfig:
+    """Opponent and rules of the match. The number and length of its games are options of `evaluation`."""
 
     opponent: str = "random"
     """Either a rule of thumb (random, capture or exchange) or a model (a folder, a name on the hub or `tiny`)."""
-    pairs: int = 100
-    """Number of openings. Each is played with both colours."""
-    max_plies: int = 200
-    """Largest number of plies after the opening. A game that reaches it is adjudicated, by Stockfish if it is
-    installed and otherwise by material."""
     illegal: IllegalRule = IllegalRule.rescued
     attempts: int = 3
     """Largest number of retries after an illegal move with illegal=rescued."""
@@ -85,11 +81,24 @@ class MatchConfig:
     """PGN file to write the games to. A file that holds other games is refused. Empty: no file."""
 
     def __post_init__(self) -> None:
-        if self.pairs < 0 or self.max_plies < 1 or self.attempts < 0:
-            raise ValueError(
-                "match: expected pairs and attempts from 0 and max_plies from 1, "
-                f"got {self.pairs}, {self.attempts} and {self.max_plies}"
-            )
+        if self.attempts < 0:
+            raise ValueError(f"match.attempts: expected 0 or more, got {self.attempts}")
+
+
+@dataclass(slots=True)
+class MatchConfig(MatchRulesConfig):
+    """A match with the number and length of its games."""
+
+    pairs: int = 100
+    """Number of openings. Each is played with both colours."""
+    max_plies: int = 200
+    """Largest number of plies after the opening. A game that reaches it is adjudicated."""
+
+
+def with_length(rules: MatchRulesConfig, evaluation: EvaluationBaseConfig) -> MatchConfig:
+    """Return a match by these rules, with the number and length of games that the options of `evaluation` give."""
+    given = {option.name: getattr(rules, option.name) for option in fields(rules)}
+    return MatchConfig(**given, pairs=evaluation.match_pairs, max_plies=evaluation.match_plies)
 
 
 @dataclass(slots=True)

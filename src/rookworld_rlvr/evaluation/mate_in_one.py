@@ -25,21 +25,6 @@ from .suite import Suite, SuiteName, by_chunks
 from .table import PromptAndCompletion, Row
 
 
-@dataclass(slots=True)
-class MateInOneConfig:
-    """Source and number of the positions of BIG-bench's mate-in-one task."""
-
-    path: str = ""
-    """File of JSON lines with `fen` and `best`, or BIG-bench's task.json. The suite requires it. Empty: a training run
-    evaluates no such positions."""
-    limit: int | None = None
-    """Largest number of positions. null: all."""
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"mate_in_one.limit: expected 1 or more, or null, got {self.limit}")
-
-
 @dataclass(frozen=True, slots=True)
 class MateInOne:
     """A position in which the side to move mates."""

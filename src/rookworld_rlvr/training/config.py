@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ..evaluation.mate_in_one import MateInOneConfig
+from ..evaluation.config import EvaluationConfig
 from ..model.device import Device, Precision
 from ..model.loading import ModelConfig
 from ..model.world import Distributed
@@ -20,21 +20,6 @@ from ..tasks.prompt_stream import MixtureConfig
 from .optim import OptimConfig
 
 DEFAULT = "default"
-
-
-@dataclass(slots=True)
-class ValidationConfig:
-    """Validation: rows held back from the run's own training rows, sampled at intervals for the learning curve."""
-
-    every: int = 25
-    """Number of steps between validations, which give the learning curve and decide which checkpoint is the best. The
-    start and the last step have one too. 0 turns validation off; training itself does not change."""
-    rows: int = 128
-    """Number of rows per task that are held back, at most a tenth of the task's training rows."""
-
-    def __post_init__(self) -> None:
-        if self.every < 0 or self.rows < 1:
-            raise ValueError(f"validation: expected every from 0 and rows from 1, got {self.every} and {self.rows}")
 
 
 @dataclass(slots=True)
@@ -96,22 +81,7 @@ class RunConfig:
     start_share: float = 0.5
     """Share of the starting model's weights in the average that is validated, evaluated and saved. Training itself
     continues from the trained weights. 0: the trained weights alone."""
-    evaluation_rows: int = 2048
-    """Number of held-out rows per task that are evaluated before and after training. 0: no evaluation, and no
-    sampled rows, mates in one or match."""
-    sampled_rows: int = 256
-    """Number of held-out rows per task, counted from the first, that are also sampled 8 times each, at the training
-    temperature. 0: none."""
-    mate_in_one: MateInOneConfig = field(default_factory=MateInOneConfig)
-    """Mates in one that are evaluated before and after training, in addition to those among the held-out rows."""
-    match_pairs: int = 32
-    """Number of pairs of games that the trained model plays against the starting model at the end. 0: no match."""
-    match_plies: int = 60
-    """Number of plies after which a game of this match ends and is adjudicated."""
-    evaluation_nodes: int = 0
-    """Nodes that the engine of rubric.stockfish searches per held-out position to measure policy/win_probability_loss.
-    0: use rubric.move_evals or, with rubric.source=engine, its engines with their own node limit."""
-    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     processes: int = 1
     """Number of processes on this machine that train together and share its cores."""
     distributed: Distributed = Distributed.ddp
@@ -155,11 +125,5 @@ class RunConfig:
             raise ValueError(f"processes: expected 1 or more, got {self.processes}")
         if not 0 <= self.start_share < 1:
             raise ValueError(f"start_share: expected a number from 0 and below 1, got {self.start_share}")
-        if self.evaluation_nodes < 0:
-            raise ValueError(f"evaluation_nodes: expected 0 or more, got {self.evaluation_nodes}")
         if not 0 <= self.max_minutes < math.inf:
             raise ValueError(f"max_minutes: expected from 0 up, got {self.max_minutes}")
-        if self.evaluation_rows < 0:
-            raise ValueError(f"evaluation_rows: expected 0 or more, got {self.evaluation_rows}")
-        if self.sampled_rows < 0 or self.match_pairs < 0 or self.match_plies < 1:
-            raise ValueError("expected sampled_rows and match_pairs from 0 up and match_plies from 1")

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..board.fen import parse_fen, position_key
 from ..board.positions import count_games
 from ..errors import UserError, prefixed
-from ..evaluation.mate_in_one import MateInOne, MateInOneConfig, read_mates
+from ..evaluation.mate_in_one import MateInOne, read_mates
 from ..files import asset
 from ..tasks.corpus import Corpus, example_key, exclude_positions, read_corpus, read_positions, split_by_position
 from ..tasks.types import Example, Task
@@ -129,17 +129,15 @@ def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
     return EvaluationData(held_out, _keys(train) | _excluded(config))
 
 
-def unseen_mates(config: MateInOneConfig, trained: Collection[str]) -> tuple[list[MateInOne], int]:
-    """Return the configured mates whose position is not in `trained`, and how many are in it. Raises UserError."""
-    if not config.path:
-        raise UserError("mate_in_one.path: expected a file, which suites=[mate_in_one] needs, got none")
-    with prefixed("mate_in_one.path", ValueError, OSError):
+def unseen_mates(path: str, trained: Collection[str]) -> tuple[list[MateInOne], int]:
+    """Return the mates of a file whose position is not in `trained`, and how many are in it. Raises UserError."""
+    with prefixed("evaluation.mates", ValueError, OSError):
         try:
-            mates = read_mates(config.path)
+            mates = read_mates(path)
         except UnicodeDecodeError as error:
-            raise ValueError(f"expected text, got {config.path}: {error}") from error
+            raise ValueError(f"expected text, got {path}: {error}") from error
     kept = [mate for mate in mates if position_key(parse_fen(mate.fen)) not in trained]
-    return kept[: config.limit], len(mates) - len(kept)
+    return kept, len(mates) - len(kept)
 
 
 def positions_of(sources: Iterable[str]) -> frozenset[str]:

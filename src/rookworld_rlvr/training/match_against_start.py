@@ -9,7 +9,7 @@ from typing import Any
 import chess
 
 from ..evaluation.adjudication import Referee, open_referee
-from ..evaluation.match import MakePlayer, MatchConfig, match_suite
+from ..evaluation.match import MakePlayer, MatchConfig, MatchRulesConfig, match_suite, with_length
 from ..evaluation.players import ModelPlayer, Player
 from ..evaluation.suite import SuiteName, suite_table
 from ..evaluation.table import Measure, to_json
@@ -43,7 +43,7 @@ def play_against_start(run: Run) -> MatchResult:
     Both models sample as the published self-play did. An illegal move is sampled again, then replaced (see
     `evaluation.match`). Raises StepAbandonedError if a stop was requested, GeneratorError, ScorerError.
     """
-    if not run.config.match_pairs or not run.data.held_out:
+    if not run.config.evaluation.match_pairs or not run.data.held_out:
         return MatchResult()
     policy, original = run.context.policy, run.context.references.original
     with (
@@ -58,8 +58,8 @@ def play_against_start(run: Run) -> MatchResult:
 
 
 def match_config(config: RunConfig) -> MatchConfig:
-    """Return the configuration of `evaluate suites=[match]`, except for opponent, number of pairs and ply limit."""
-    return MatchConfig(opponent="start", pairs=config.match_pairs, max_plies=config.match_plies)
+    """Return the match of `evaluate suites=[match]` by default, with the starting model as the opponent."""
+    return with_length(MatchRulesConfig(opponent="start"), config.evaluation)
 
 
 def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> MatchResult:

@@ -43,12 +43,12 @@ class Run:
     @property
     def sampled(self) -> tuple[Example, ...]:
         """Held-out rows that are also sampled."""
-        return evaluation_rows(self.data.held_out, self.config.sampled_rows)
+        return evaluation_rows(self.data.held_out, self.config.evaluation.sampled_rows)
 
     @property
     def validation_every(self) -> int:
         """Number of steps between two validations; 0 for none, also if no task had ten rows to hold some back."""
-        return self.config.validation.every if self.data.validation else 0
+        return self.config.evaluation.curve_every if self.data.validation else 0
 
     @property
     def sampling(self) -> Sampling:

@@ -164,7 +164,7 @@ def _measured(run: Run) -> str:
     """Return a digest of the evaluated items and of the options on which their values depend."""
     config = run.config
     engine = config.rubric.stockfish.nodes if config.rubric.source is MoveSource.engine else 0
-    rubric = (config.rubric.source.value, config.rubric.move_evals, config.evaluation_nodes, engine)
+    rubric = (config.rubric.source.value, config.rubric.move_evals, engine)
     sampling = (config.generator.temperature, config.generator.max_new_tokens)
     return digest(map(repr, (*items(run), rubric, sampling)))
 
@@ -182,8 +182,8 @@ def _resume(run: Run, checkpoint: Path) -> tuple[int, list[Row]]:
         raise UserError(f"resume: expected {len(evaluated_items)} evaluated rows in {path}, got {len(values)}")
     if measured != _measured(run):
         raise UserError(
-            "resume: expected the evaluation after training to measure as the one before; data.held_out, mate_in_one, "
-            "evaluation_nodes, rubric's source and move_evals, and the generator's temperature and max_new_tokens must "
+            "resume: expected the evaluation after training to measure as the one before; data.held_out, "
+            "evaluation.mates, rubric's source and move_evals, and the generator's temperature and max_new_tokens must "
             "stay as they were"
         )
     world.barrier(lambda: None, "the rows before")
