@@ -24,6 +24,7 @@ import sides
 import torch
 
 from rookworld_rlvr.app.build import build_unsaved_run
+from rookworld_rlvr.rollout.vllm_serve import READY
 from rookworld_rlvr.training.memory import step_peak_gib
 from rookworld_rlvr.training.state import StepContext
 from rookworld_rlvr.training.step import grpo_step
@@ -76,15 +77,14 @@ def sleep(overrides: list[str]) -> dict[str, float]:
 
 def serve_and_train(folder: Path, overrides: list[str]) -> int:
     """Train with a vLLM server of the shipped model. Return training's exit code."""
-    from vllm_servers import free_port, wait_for
-
-    port = free_port()
-    command = ["-m", "rookworld_rlvr.rollout.vllm_serve", "tiny", "--port", str(port)]
+    command = ["-m", "rookworld_rlvr.rollout.vllm_serve", "tiny", "--port", "0"]
     # The server is in this process group, which the visit ends as a whole.
-    server = subprocess.Popen([sys.executable, *command])
+    server = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
     try:
-        wait_for(url := f"http://127.0.0.1:{port}")
-        sampler = ["generator=vllm_server", f"generator.vllm.urls=[{url}]", "precision=bf16", f"output_root={folder}"]
+        assert server.stdout is not None
+        ready = next(line for line in server.stdout if line.startswith(READY))
+        url = ready.removeprefix(READY).strip()
+        sampler = ["generator.kind=vllm_server", f"generator.vllm.url={url}", "precision=bf16", f"output_root={folder}"]
         trained = [sys.executable, "-m", "rookworld_rlvr", "train", *sampler, *overrides]
         return subprocess.run(trained, check=False).returncode
     finally:

@@ -42,7 +42,7 @@ import trl_side
 # In the second step there are no new sizes for which kernels are chosen.
 WARMUP_STEPS = 2
 LENGTH_TOLERANCE = 0.1
-# The fraction that our `generator=vllm` uses.
+# The fraction that our `generator.kind=vllm` uses.
 VLLM_MEMORY_FRACTION = 0.3
 
 

@@ -15,7 +15,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import EvaluateConfig
 from rookworld_rlvr.app.hydra_command import run_command
 from rookworld_rlvr.errors import RAISED_ON, UserError
-from rookworld_rlvr.rollout.vllm_client import ServerGoneError
+from rookworld_rlvr.rollout.generator import GeneratorError
 
 BAD_VALUES = [
     ("optim.lrr=1", "did you mean optim.lr"),
@@ -40,11 +40,10 @@ BAD_VALUES = [
     ("generator.kind=none", "none"),
     ("processes=0", "processes: expected 1 or more, got 0"),
     ("distributed=none", "expected one of [ddp, fsdp2]"),
-    ("generator=vllm_server", "generator.vllm.urls: expected the servers'"),
-    ("generator.vllm.urls=[somewhere]", "generator.vllm.urls: expected http://HOST:PORT"),
-    ("generator=vllm_server generator.vllm.urls=[http://127.0.0.1:1]", "rookworld_rlvr.rollout.vllm_serve MODEL"),
+    ("generator.kind=vllm_server", "generator.vllm.url: expected the server's http://HOST:PORT, got none"),
+    ("generator.vllm.url=somewhere", "generator.vllm.url: expected http://HOST:PORT"),
+    ("generator.kind=vllm_server generator.vllm.url=http://127.0.0.1:1", "rookworld_rlvr.rollout.vllm_serve MODEL"),
     ("generator.vllm.gpu_memory_fraction=2", "gpu_memory_fraction in (0, 1]"),
-    ("generator.vllm.retries=-1", "retries from 0"),
     ("kl.coef=-1", "kl.coef: expected a finite number from 0 up"),
     ("kl.coef=nan", "kl.coef: expected a finite number"),
     ("kl.coef=inf", "kl.coef: expected a finite number"),
@@ -124,8 +123,9 @@ def test_smoke_refuses_bad_overrides_like_train(
 def test_missing_vllm_is_refused_with_its_install_command(
     small_overrides: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", "generator=vllm"]
-    assert "generator=vllm: expected vllm to be installed: bash scripts/setup.sh vllm" in complaint(arguments, capfd)
+    arguments = ["train", *small_overrides, f"output_root={tmp_path / 'outputs'}", "generator.kind=vllm"]
+    error = complaint(arguments, capfd)
+    assert "generator.kind=vllm: expected vllm to be installed: bash scripts/setup.sh vllm" in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,8 +253,11 @@ def test_prompt_longer_than_model_positions_is_refused_in_one_line(
 
 
 def test_error_subclass_gets_exit_code_of_its_base_class(capfd: pytest.CaptureFixture[str]) -> None:
+    class GoneError(GeneratorError):
+        """An error of a generator."""
+
     def gone(config: Any, raw: Any) -> None:
-        raise ServerGoneError("vllm_server: expected an answer, got none")
+        raise GoneError("vllm_server: expected an answer, got none")
 
     assert run_command("evaluate", EvaluateConfig, [], gone) == 4
     assert capfd.readouterr().err == "rookworld: vllm_server: expected an answer, got none\n"

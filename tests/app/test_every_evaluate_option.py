@@ -51,7 +51,7 @@ SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PL
 MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
 CONVERSION = ("suites=[conversion]", "conversion.positions=1", "conversion.defenders=[random]", *PLAYS)
 GAMES = ("suites=[match]", "evaluation.match_pairs=2", "evaluation.match_plies=4", *PLAYS)
-SERVER = ("generator.kind=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
+SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1")
 OPTIONS = {
     "suites": Option("[environment]"),
     "seed": Option(1, SELFPLAY),
@@ -72,10 +72,7 @@ OPTIONS = {
     "generator.batch_size": Option(1, ("evaluation.rows=2",), "passes"),
     "generator.vllm.kv_cache_gib": Option(2.0, (), "engines"),
     "generator.vllm.gpu_memory_fraction": Option(0.5, (), "engines"),
-    "generator.vllm.urls": Option("[http://127.0.0.1:2]", SERVER, "server"),
-    "generator.vllm.sync_folder": Option("/nope", SERVER, "server"),
-    "generator.vllm.timeout_s": Option(0.05, SERVER, "server"),
-    "generator.vllm.retries": Option(1, SERVER, "server"),
+    "generator.vllm.url": Option("http://127.0.0.1:2", SERVER, "server"),
     "stockfish.path": Option("/nope", MEASURED),
     "stockfish.processes": Option(2, (), "verdicts"),
     "stockfish.timeout_s": Option(0.4, ("stockfish.timeout_s=0.3",), "deadline"),

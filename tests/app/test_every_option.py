@@ -43,7 +43,7 @@ KL = ("kl.coef=1", "optim.lr=0.01", "recovery.guard.kl_limit=0")
 # With these updates the policy moves so far from the sampling policy that the clip takes effect.
 FAR = ("objective.epochs=3", "optim.lr=0.005")
 # Settings of the failing server that the observer `server` starts.
-SERVER = ("generator=vllm_server", "generator.vllm.urls=[http://127.0.0.1:1]", "generator.vllm.retries=0")
+SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1")
 SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
 BY_ENGINE = ("rubric.source=engine",)
 # Endings of the weights and scales that have an effect only if an engine scores.
@@ -98,10 +98,7 @@ OPTIONS: dict[str, Option] = {
     "generator.batch_size": Option(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
     "generator.vllm.kv_cache_gib": Option(2.0, "engines"),
     "generator.vllm.gpu_memory_fraction": Option(0.5, "engines"),
-    "generator.vllm.urls": Option("[http://127.0.0.1:2]", "server", SERVER),
-    "generator.vllm.sync_folder": Option("/nope", "server", SERVER),
-    "generator.vllm.timeout_s": Option(0.05, "server", SERVER),
-    "generator.vllm.retries": Option(1, "server", SERVER),
+    "generator.vllm.url": Option("http://127.0.0.1:2", "server", SERVER),
     "objective.loss": Option("grpo"),
     "objective.prompts_per_step": Option(3),
     "objective.group_size": Option(5),

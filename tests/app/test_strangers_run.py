@@ -93,17 +93,16 @@ def test_program_that_only_the_run_names_is_never_started(
     assert (run / "started").exists()
 
 
-def test_server_and_folder_of_the_run_are_not_contacted(
+def test_server_that_only_the_run_names_is_not_contacted(
     strangers_run: Callable[..., Path],
     requests_heard: tuple[str, list[str]],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     address, heard = requests_heard
-    named = {"generator__vllm__urls": [address], "generator__vllm__sync_folder": "/somewhere"}
-    resume = ["train", f"resume={strangers_run(generator__kind='vllm_server', **named)}", "steps=4"]
-    error = main(resume), capfd.readouterr().err
-    assert error[0] == 2 and "generator.vllm.urls: expected" in error[1] and not heard
-    assert "generator.vllm.sync_folder=/somewhere in " in error[1]
+    named = {"generator__kind": "vllm_server", "generator__vllm__url": address}
+    assert main(["train", f"resume={strangers_run(**named)}", "steps=4"]) == 2
+    error = capfd.readouterr().err
+    assert f"generator.vllm.url={address} in " in error and "generator.vllm.url: expected" in error and not heard
 
 
 def saved_fault(run: Path, **changed: object) -> Path:
@@ -126,8 +125,8 @@ def test_interpolation_in_an_untrusted_run_is_never_resolved(
 ) -> None:
     address, heard = requests_heard
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    urls = [f"{address}/${{oc.env:HF_TOKEN}}"]
-    run = strangers_run(generator__kind="vllm_server", generator__vllm__urls=urls, model__path="a/${oc.env:HF_TOKEN}")
+    url = f"{address}/${{oc.env:HF_TOKEN}}"
+    run = strangers_run(generator__kind="vllm_server", generator__vllm__url=url, model__path="a/${oc.env:HF_TOKEN}")
     batch = saved_fault(run)
     error = refusal(command.format(run=run, batch=batch).split(), capfd)
     assert "got an interpolation: 'path: a/${oc.env:HF_TOKEN}'" in error

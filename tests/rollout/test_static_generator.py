@@ -152,6 +152,6 @@ def test_sliding_window_model_is_refused_with_hint_to_generator_hf(tiny: Policy)
     policy = replace(tiny, model=windowed)
     policy.shares = shares_prompts(policy)
     assert shares_prompts(tiny) and shares_prompts(replace(tiny, model=grouped_query_model())) and not policy.shares
-    with pytest.raises(UserError, match="got MistralForCausalLM; generator=hf samples from any"):
+    with pytest.raises(UserError, match=r"got MistralForCausalLM; generator\.kind=hf samples from any"):
         make_generator(policy, GeneratorConfig())
     assert isinstance(make_generator(policy, GeneratorConfig(kind=GeneratorKind.hf)), HFGenerator)

@@ -1,29 +1,28 @@
-"""Parts of the vLLM generators that need no vLLM: settings, command line, weight sync, limits and checksums."""
+"""Parts of the vLLM generators that need no vLLM: settings, command line, a server's answers, limits and checksums."""
 
-import asyncio
 import copy
-import importlib
+import json
+import math
 import pickle
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.model.weights import checksum, checksum_of
+from rookworld_rlvr.model.weights import checksum
+from rookworld_rlvr.model.world import World
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError, room_for, until_end
-from rookworld_rlvr.rollout.vllm_client import ServerGoneError, VLLMServer
-from rookworld_rlvr.rollout.vllm_config import LOGPROBS_MODE, SERVED_NAME, VLLMConfig, engine_arguments
-from rookworld_rlvr.rollout.vllm_serve import _parser, flags
+from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
+from rookworld_rlvr.rollout.vllm_serve import _parser, arguments, main
 from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
-from rookworld_rlvr.rollout.vllm_weights import WeightOwner, WeightSnapshot, expected_weights, require_weights
-from rookworld_rlvr.rollout.vllm_worker import WEIGHTS_FILE, WorkerExtension
+from rookworld_rlvr.rollout.vllm_weights import expected_weights, require_weights
 
 EOS = 7
 
@@ -32,99 +31,105 @@ def test_engine_uses_processed_logprobs_and_no_model_folder_defaults() -> None:
     config = VLLMConfig(kv_cache_gib=0.5, gpu_memory_fraction=0.4)
     cpu = engine_arguments(Path("m"), config, batch_size=32, accelerated=False, dtype=torch.bfloat16, sleeps=False)
     cuda = engine_arguments(Path("m"), config, batch_size=32, accelerated=True, dtype=torch.float32, sleeps=True)
-    for arguments in (cpu, cuda):
-        assert arguments["logprobs_mode"] == "processed_logprobs" and arguments["generation_config"] == "vllm"
-        assert arguments["max_num_seqs"] == 32 and arguments["model"] == "m"
+    for given in (cpu, cuda):
+        assert given["logprobs_mode"] == "processed_logprobs" and given["generation_config"] == "vllm"
+        assert given["max_num_seqs"] == 32 and given["model"] == "m"
     assert (cpu["dtype"], cpu["kv_cache_memory_bytes"], cpu["enable_sleep_mode"]) == ("bfloat16", 2**29, False)
     assert (cuda["dtype"], cuda["gpu_memory_utilization"], cuda["enable_sleep_mode"]) == ("float32", 0.4, True)
 
 
-def test_server_command_line_sets_flags_and_passes_on_unknown_ones() -> None:
-    given, passed_on = _parser().parse_known_args(["some/model", "--port", "81", "--precision", "fp32", "--seed", "3"])
-    assert passed_on == ["--seed", "3"]
-    words = flags(given)
-    pairs = dict(pairwise(words))
-    assert pairs["--model"] == "some/model" and pairs["--dtype"] == "float32" and pairs["--port"] == "81"
-    assert pairs["--host"] == "127.0.0.1" and pairs["--logprobs-mode"] == "processed_logprobs"
-    assert "--no-use-tqdm-on-load" in words and "--enable-sleep-mode" not in words
-    tiny = flags(_parser().parse_args(["tiny"]))
-    assert (Path(tiny[tiny.index("--model") + 1]) / "config.json").is_file()
+def test_server_command_line_sets_the_engine_and_listens_on_this_machine() -> None:
+    given = _parser().parse_args(["some/model", "--port", "81", "--precision", "fp32", "--batch-size", "7"])
+    own = arguments(given)
+    assert (given.host, given.port) == ("127.0.0.1", 81)
+    assert (own["model"], own["dtype"], own["max_num_seqs"]) == ("some/model", "float32", 7)
+    assert own["logprobs_mode"] == "processed_logprobs" and not own["enable_sleep_mode"]
+    assert (Path(arguments(_parser().parse_args(["tiny"]))["model"]) / "config.json").is_file()
 
 
-def test_server_refuses_requests_from_web_pages() -> None:
-    words = flags(_parser().parse_args(["tiny"]))
-    pairs = dict(pairwise(words))
-    assert pairs["--allowed-origins"] == "[]"
-    module, name = pairs["--middleware"].rsplit(".", 1)
-    middleware = getattr(importlib.import_module(module), name)
-
-    def status(*headers: tuple[bytes, bytes]) -> int:
-        """Return the status of an application that answers 200, behind the middleware."""
-        sent: list[dict[str, Any]] = []
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        async def application(_scope: Any, _receive: Any, send: Any) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-
-        scope = {"type": "http", "method": "POST", "path": "/collective_rpc", "headers": headers}
-        # Runs in its own thread, because playwright leaves an event loop running in the tests' thread.
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, middleware(application)(scope, None, send)).result()
-        return int(sent[0]["status"])
-
-    trainer = (b"content-type", b"application/json")
-    assert status(trainer) == 200 and status() == 200
-    assert status((b"origin", b"https://evil.example")) == status(trainer, (b"origin", b"null")) == 403
+def test_busy_port_ends_the_server_with_exit_code_2(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["tiny", "--port", str(taken.getsockname()[1])]) == 2
+    assert "Address already in use" in capfd.readouterr().err
 
 
-def test_only_the_syncing_rank_keeps_an_unchanging_weight_copy(policy: Policy, tmp_path: Path) -> None:
-    led, leads = (
-        WeightSnapshot(WeightOwner("x", syncs_weights=own), torch.bfloat16, str(tmp_path)) for own in (False, True)
-    )
-    for kept in (led, leads):
-        kept.keep(policy.model)
-    assert led.token == leads.token == "x:1" and led.expected == leads.expected
-    assert not list(Path(led.folder).iterdir())
-    assert [path.name for path in Path(leads.folder).iterdir()] == [WEIGHTS_FILE]
-    with torch.no_grad():
-        policy.model.transformer.wte.weight.add_(1)
-    written = load_file(Path(leads.folder) / WEIGHTS_FILE)
-    assert checksum_of((name, written[name]) for name in leads.expected.names) == leads.expected.checksum
+class ScriptedServer(BaseHTTPRequestHandler):
+    """A server that takes any weights, names the right checksum, and answers prompts with `completions`."""
+
+    completions: ClassVar[Any] = None
+    weights: ClassVar[str] = ""
+
+    def do_GET(self) -> None:
+        self._answer({"dtype": "torch.float32", "positions": 64})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        own = {"checksum": ScriptedServer.weights, "weights": ScriptedServer.weights}
+        self._answer({**own, "completions": ScriptedServer.completions})
+
+    def _answer(self, content: Any) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    def log_message(self, *_: Any) -> None:
+        return
 
 
-def test_server_that_cannot_read_the_weights_folder_is_refused_at_once(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.fixture
+def scripted(policy: Policy) -> Iterator[VLLMServerGenerator]:
+    """Generator with a scripted server, for completions of at most three tokens."""
+    ScriptedServer.weights = checksum(policy.model)
+    with ThreadingHTTPServer(("127.0.0.1", 0), ScriptedServer) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        vllm = VLLMConfig(url=f"http://127.0.0.1:{listening.server_port}")
+        config = GeneratorConfig(max_new_tokens=3, vllm=vllm)
+        yield VLLMServerGenerator(policy.model, config, eos_id=EOS, dtype=torch.float32, world=World())
+        listening.shutdown()
+
+
+GOOD = [[1, 2], [-0.5, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("completions", "expected"),
+    [
+        (None, "expected completions of 1 prompts"),
+        ([], "expected completions of 1 prompts"),
+        ([[GOOD, GOOD], [GOOD, GOOD]], "expected completions of 1 prompts"),
+        ([[GOOD]], "expected 2 completions"),
+        ([GOOD], "token ids below"),
+        ([[GOOD, [[], []]]], "token ids below"),
+        ([[GOOD, [[1, 2], [-0.5]]]], "token ids below"),
+        ([[GOOD, [[1, 2, 3, 4], [-0.5] * 4]]], "expected 1 to 3 token ids"),
+        ([[GOOD, [[-1], [-0.5]]]], "token ids below"),
+        ([[GOOD, [[10**9], [-0.5]]]], "token ids below"),
+        ([[GOOD, [[True], [-0.5]]]], "token ids below"),
+        ([[GOOD, [["1"], [-0.5]]]], "token ids below"),
+        ([[GOOD, [[1], [0.5]]]], "token ids below"),
+        ([[GOOD, [[1], [None]]]], "token ids below"),
+        ([[GOOD, [[1], [math.nan]]]], "token ids below"),
+        ([[GOOD, [[1], [-math.inf]]]], "token ids below"),
+    ],
+)
+def test_impossible_completions_of_a_server_are_an_error(
+    scripted: VLLMServerGenerator, completions: Any, expected: str
 ) -> None:
-    worker = WorkerExtension()
-    model_config = SimpleNamespace(dtype=torch.float32, logprobs_mode=LOGPROBS_MODE)
-    worker.vllm_config = SimpleNamespace(model_config=model_config)
-
-    def call(self: VLLMServer, method: str, **arguments: Any) -> Any:
-        """Answer as a server on a machine that has no such folder."""
-        elsewhere = {"folder": str(tmp_path / "elsewhere")} if "folder" in arguments else {}
-        return getattr(worker, method)(**arguments | elsewhere)
-
-    served = {"id": SERVED_NAME, "max_model_len": 256}
-    monkeypatch.setattr(VLLMServer, "get", lambda self, path: {"data": [served]})
-    monkeypatch.setattr(VLLMServer, "call", call)
-    config, url = GeneratorConfig(vllm=VLLMConfig(sync_folder=str(tmp_path))), "http://127.0.0.1:1"
-    with pytest.raises(GeneratorError) as refusal:
-        VLLMServerGenerator(policy.model, config, url, eos_id=EOS)
-    assert not isinstance(refusal.value, ServerGoneError)
-    missing = f"[Errno 2] No such file or directory: '{tmp_path / 'elsewhere' / WEIGHTS_FILE}'"
-    assert str(refusal.value) == (
-        f"generator.vllm.sync_folder: expected a folder that {url} can read under the same path, "
-        f"got an error there: {missing}"
-    )
-    assert worker.rookworld_token == ""
+    ScriptedServer.completions = completions
+    with pytest.raises(GeneratorError, match=expected):
+        scripted.generate([(1, 2)], group_size=2, temperature=1.0, seeds=[0])
 
 
-def test_missing_weights_folder_is_named(policy: Policy) -> None:
-    config = GeneratorConfig(vllm=VLLMConfig(sync_folder="/nope"))
-    with pytest.raises(GeneratorError, match=r"^generator\.vllm\.sync_folder: expected a folder, got '/nope'$"):
-        VLLMServerGenerator(policy.model, config, "http://127.0.0.1:1", eos_id=EOS)
+def test_completions_of_a_server_count_only_with_the_trainers_weights(scripted: VLLMServerGenerator) -> None:
+    ScriptedServer.completions = [[[[1, 2, EOS], [-0.5, 0.0, -1.0]], GOOD]]
+    [[ended, cut]] = scripted.generate([(1, 2)], group_size=2, temperature=1.0, seeds=[0])
+    assert (ended.tokens, ended.logprobs, ended.finished) == ((1, 2, EOS), (-0.5, 0.0, -1.0), True)
+    assert (cut.tokens, cut.logprobs, cut.finished) == ((1, 2), (-0.5, 0.0), False)
+    ScriptedServer.weights = "another"
+    with pytest.raises(GeneratorError, match=r"expected the trainer's weights \w+, the sampler has another"):
+        scripted.generate([(1, 2)], group_size=2, temperature=1.0, seeds=[0])
 
 
 def test_completion_is_cut_after_its_end_token() -> None:

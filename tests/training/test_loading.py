@@ -62,7 +62,7 @@ def test_models_whose_attention_cannot_be_replaced_pad_rows(
 ) -> None:
     policy = load(config_class, **options)
     assert not policy.shares and not policy.packs
-    with pytest.raises(UserError, match="generator=hf samples from any"):
+    with pytest.raises(UserError, match=r"generator\.kind=hf samples from any"):
         make_generator(policy, GeneratorConfig())
     generator = make_generator(policy, GeneratorConfig(kind=GeneratorKind.hf, max_new_tokens=4))
     [[completion]] = generator.generate([(5, 6, 7)], group_size=1, temperature=0.0)

@@ -5,10 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,10 +19,11 @@ from rookworld_rlvr.app.build import build_unsaved_run
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.model.world import World
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig
 from rookworld_rlvr.rollout.groups import prompt_tokens
-from rookworld_rlvr.rollout.vllm_client import VLLMServer
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig
+from rookworld_rlvr.rollout.vllm_serve import READY
 from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
 from rookworld_rlvr.training.config import RunConfig
 
@@ -45,7 +46,7 @@ def prompts(policy: Policy) -> list[tuple[int, ...]]:
 
 @pytest.fixture(scope="session")
 def engine() -> Any:
-    """Engine of `generator=vllm`. A process can have only one, so the tests share it."""
+    """Engine of `generator.kind=vllm`. A process can have only one, so the tests share it."""
     from rookworld_rlvr.rollout.vllm_engine import VLLMGenerator
 
     policy = load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32)
@@ -55,53 +56,49 @@ def engine() -> Any:
 class ServerProcess:
     """A server as a user starts it, which can be killed and started again at the same address."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self) -> None:
         """Start the server."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._log = log
+            self._port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
         self.start()
 
     def start(self) -> None:
+        """Start the server and wait until it says that it is ready."""
         command = [sys.executable, "-m", "rookworld_rlvr.rollout.vllm_serve", "tiny", "--precision", "fp32"]
-        command += ["--port", str(self.port), "--kv-cache-gib", "0.25", "--batch-size", "64"]
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-
-    def wait(self) -> None:
-        server = VLLMServer(self.url, timeout_s=PATIENCE_S)
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                server.get("/v1/models")
-                return
-            except RuntimeError:
-                assert self._process.poll() is None and time.monotonic() < deadline, self._log.read_text()[-2000:]
-                time.sleep(0.5)
+        command += ["--port", str(self._port), "--kv-cache-gib", "0.25", "--batch-size", "64"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert self._process.stdout is not None
+        killer = threading.Timer(PATIENCE_S, self.kill)
+        killer.start()
+        ready = any(line == f"{READY}{self.url}\n" for line in self._process.stdout)
+        killer.cancel()
+        assert ready
 
     def ensure_running(self) -> None:
-        """Start the server again if a test has killed it, and wait until it answers."""
+        """Start the server again if a test has killed it."""
         if self._process.poll() is not None:
             self.start()
-        self.wait()
 
     def freeze(self) -> None:
         """Stop the server without ending it, so that it accepts requests and never answers."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
+    def thaw(self) -> None:
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
-        """Kill the server and its engine at once, as if the machine had died. They may be dead already."""
+        """Kill the server at once, as if the machine had died. It may be dead already."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 @pytest.fixture(scope="session")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def shared_server() -> Iterator[ServerProcess]:
     """Server started by `python -m rookworld_rlvr.rollout.vllm_serve tiny`."""
-    process = ServerProcess(tmp_path_factory.mktemp("server") / "log.txt")
+    process = ServerProcess()
     try:
         yield process
     finally:
@@ -116,18 +113,13 @@ def server(shared_server: ServerProcess) -> ServerProcess:
 
 
 @pytest.fixture
-def make_server(tmp_path: Path) -> Callable[[], ServerProcess]:
-    """Function that starts a server for one test, which must end it."""
-    return lambda: ServerProcess(tmp_path / "log.txt")
+def make_client(server: ServerProcess) -> Callable[[Policy], VLLMServerGenerator]:
+    """Function that builds the generator of `generator.kind=vllm_server` for a policy."""
+    config = replace(SETTINGS, vllm=VLLMConfig(url=server.url))
 
-
-@pytest.fixture
-def make_client(server: ServerProcess) -> Callable[..., VLLMServerGenerator]:
-    """Function that builds the generator of `generator=vllm_server` for a policy."""
-
-    def make(policy: Policy, *, retries: int = 0) -> VLLMServerGenerator:
-        config = GeneratorConfig(max_new_tokens=64, batch_size=64, vllm=VLLMConfig(retries=retries))
-        return VLLMServerGenerator(policy.model, config, server.url, eos_id=policy.tokenizer.eos_token_id)
+    def make(policy: Policy) -> VLLMServerGenerator:
+        eos_id = policy.tokenizer.eos_token_id
+        return VLLMServerGenerator(policy.model, config, eos_id=eos_id, dtype=torch.float32, world=World())
 
     return make
 

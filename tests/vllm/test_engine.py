@@ -50,18 +50,19 @@ def test_flipped_weight_bit_in_the_engine_is_detected(engine: Any, policy: Polic
     assert engine.weights_checksum() == checksum(policy.model)
     weights = named_weights(policy.model)
     weights[name].view(torch.int32).view(-1)[-1] ^= 1
-    engine._engine.collective_rpc("rookworld_load", args=(weights, "trainer"))
+    engine._engine.llm.collective_rpc("rookworld_load", args=(weights,))
     assert engine.weights_checksum() != checksum(policy.model)
 
 
 def test_stale_lm_head_in_vllm_is_detected(engine: Any, policy: Policy) -> None:
     engine.sync(policy.model)
     weights = named_weights(moved(policy.model))
-    engine._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
+    engine._engine.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
     assert engine.weights_checksum().endswith("stale lm_head")
     with pytest.raises(GeneratorError, match=r"expected the trainer's weights .* stale lm_head"):
         # Every sync ends with this check.
-        require_weights(expected_weights(policy.model, torch.float32), engine._held_checksum())
+        expected = expected_weights(policy.model, torch.float32)
+        require_weights(expected, engine._engine.checksum(expected.names))
     engine.sync(policy.model)
     assert engine.weights_checksum() == checksum(policy.model)
 
@@ -80,7 +81,7 @@ def test_weight_sync_clears_the_prefix_cache(engine: Any, policy: Policy, prompt
     with torch.no_grad():
         logprobs = torch.log_softmax(policy.model(torch.tensor([long])).logits[0, -1], dim=-1)
     # Without a sync, the new weights read keys and values that the old weights cached.
-    engine._engine.collective_rpc("rookworld_load", args=(named_weights(policy.model), "trainer"))
+    engine._engine.llm.collective_rpc("rookworld_load", args=(named_weights(policy.model),))
     token, logprob = first_logprob()
     assert abs(logprob - float(logprobs[token])) > 1e-3
     engine.sync(policy.model)
@@ -111,10 +112,10 @@ def test_exception_inside_the_engine_raises_generator_error(
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no block is left")
 
-    monkeypatch.setattr(engine._engine, "generate", fails)
+    monkeypatch.setattr(engine._engine.llm, "generate", fails)
     with pytest.raises(GeneratorError, match="expected an answer of the engine, got RuntimeError: no block is left"):
         engine.generate(prompts[:1], group_size=1, temperature=0.0)
-    monkeypatch.setattr(engine._engine, "collective_rpc", fails)
+    monkeypatch.setattr(engine._engine.llm, "collective_rpc", fails)
     with pytest.raises(GeneratorError, match="got RuntimeError: no block is left"):
         engine.weights_checksum()
 
@@ -138,7 +139,7 @@ def test_fused_vllm_weights_are_read_back_separately(tied: bool) -> None:
 
 
 def test_bf16_run_with_vllm_passes_preflight_and_trains(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
-    given = [*tiny_overrides, "precision=bf16", "generator=vllm", "steps=2", f"output_root={tmp_path / 'outputs'}"]
+    given = [*tiny_overrides, "precision=bf16", "generator.kind=vllm", "steps=2", f"output_root={tmp_path / 'outputs'}"]
     assert main(["train", *given]) == 0
     run = (tmp_path / "outputs" / "latest").resolve()
     summary = json.loads((run / "summary.json").read_text())
@@ -150,7 +151,7 @@ def test_bf16_run_with_vllm_passes_preflight_and_trains(tiny_overrides: list[str
 
 def test_resumed_vllm_run_reaches_the_same_weights(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
     def run(root: str, *overrides: str) -> tuple[Path, str]:
-        given = [*tiny_overrides, "generator=vllm", "evaluation.rows=0", "checkpoint_every=1", "steps=3"]
+        given = [*tiny_overrides, "generator.kind=vllm", "evaluation.rows=0", "checkpoint_every=1", "steps=3"]
         assert main(["train", *given, f"output_root={tmp_path / root}", *overrides]) == 0
         folder = (tmp_path / root / "latest").resolve()
         weights = folder / "checkpoints" / "step-3" / "model.safetensors"

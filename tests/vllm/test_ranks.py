@@ -19,13 +19,13 @@ STEPS = 3
 def test_two_ranks_train_with_one_vllm_server(
     server: Any, tiny_overrides: list[str], tmp_path: Path, kind: str
 ) -> None:
-    given = ["generator=vllm_server", f"generator.vllm.urls=[{server.url}]"]
+    given = ["generator.kind=vllm_server", f"generator.vllm.url={server.url}"]
     assert_two_ranks_train_on_samples_of_their_weights([*tiny_overrides, *given, f"distributed={kind}"], tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_two_ranks_train_with_their_own_vllm_engines(tiny_overrides: list[str], tmp_path: Path, kind: str) -> None:
-    given = ["generator=vllm", "generator.vllm.kv_cache_gib=0.25"]
+    given = ["generator.kind=vllm", "generator.vllm.kv_cache_gib=0.25"]
     assert_two_ranks_train_on_samples_of_their_weights([*tiny_overrides, *given, f"distributed={kind}"], tmp_path)
 
 

@@ -31,7 +31,7 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
     if not policy.shares:
         raise UserError(
             "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
-            f"got {type(policy.model).__name__}; generator=hf samples from any"
+            f"got {type(policy.model).__name__}; generator.kind=hf samples from any"
         )
     # On a CPU a pass has few tokens, so bf16's casts cost more time than its products save (dev/log.md, entry 7).
     autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
@@ -44,45 +44,21 @@ def config_for_second_model(config: GeneratorBaseConfig) -> GeneratorBaseConfig:
 
 
 def _vllm_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
-    """Return a vLLM generator, in this process or as a server, that computes in the trainer's precision."""
-    with prefixed(f"generator={config.kind}", GeneratorError, OSError):
+    """Return a vLLM generator, in this process or with a server, that computes in the trainer's precision."""
+    dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
+    own: dict[str, Any] = {"eos_id": int(policy.tokenizer.eos_token_id), "dtype": dtype}
+    with prefixed(f"generator.kind={config.kind}", GeneratorError, OSError):
         if config.kind is GeneratorKind.vllm_server:
-            return _server_generator(policy, config, world)
+            from ..rollout.vllm_server import VLLMServerGenerator
+
+            if not config.vllm.url:
+                raise UserError("generator.vllm.url: expected the server's http://HOST:PORT, got none")
+            return VLLMServerGenerator(policy.model, config, **own, world=world)
         from ..rollout.vllm_engine import VLLMGenerator, installed
 
         if not installed():
             raise UserError(
-                "generator=vllm: expected vllm to be installed: bash scripts/setup.sh vllm, "
+                "generator.kind=vllm: expected vllm to be installed: bash scripts/setup.sh vllm, "
                 "then .venv-vllm/bin/rookworld in place of rookworld"
             )
-        return world.barrier(
-            lambda: VLLMGenerator(policy.model, config, ranks=world.size, **_vllm_model_arguments(policy)),
-            "the engines",
-        )
-
-
-def _server_generator(policy: Policy, config: GeneratorBaseConfig, world: World) -> Generator:
-    """Return a generator for one or several vLLM servers. All ranks send prompts; only rank 0 syncs the weights."""
-    from ..rollout.vllm_server import RankGenerator, VLLMServerGenerator
-    from ..rollout.vllm_server_pool import VLLMServerPool
-    from ..rollout.vllm_weights import WeightOwner
-
-    if not config.vllm.urls:
-        raise UserError("generator.vllm.urls: expected the servers' [http://HOST:PORT], got none")
-    name = world.rank_0_only(lambda: WeightOwner().name, "the trainer's name")
-    owner = WeightOwner(name, syncs_weights=world.is_rank_0)
-
-    def connected() -> Generator:
-        match config.vllm.urls:
-            case [url]:
-                return VLLMServerGenerator(policy.model, config, url, owner=owner, **_vllm_model_arguments(policy))
-        return VLLMServerPool(policy.model, config, owner=owner, **_vllm_model_arguments(policy))
-
-    generator = world.barrier(connected, "the servers")
-    return generator if world.size == 1 else RankGenerator(generator, world)
-
-
-def _vllm_model_arguments(policy: Policy) -> dict[str, Any]:
-    """Return the arguments about the model that every vLLM generator takes."""
-    dtype = torch.bfloat16 if policy.precision is Precision.bf16 else torch.float32
-    return {"eos_id": int(policy.tokenizer.eos_token_id), "dtype": dtype}
+        return world.barrier(lambda: VLLMGenerator(policy.model, config, ranks=world.size, **own), "the engines")

@@ -35,9 +35,9 @@ NAME = "train"
 AUTO = "auto"
 # Settings of the process, which may differ between a run and the command that resumes it with resume=auto.
 PROCESS_SETTINGS = frozenset({"resume", "processes", "distributed", "threads", "output_root", "max_minutes"})
-# Settings that name programs to start, addresses to contact and folders to write to. They are never taken from a saved
-# configuration, because the run's folder may come from a stranger.
-NEVER_FROM_A_RUN = ("rubric.stockfish.path", "generator.vllm.urls", "generator.vllm.sync_folder")
+# Settings that name programs to start, and addresses to contact. They are never taken from a saved configuration,
+# because the run's folder may come from a stranger.
+NEVER_FROM_A_RUN = ("rubric.stockfish.path", "generator.vllm.url")
 
 
 def main(argv: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 import torch
 
 EXTENSION = "rookworld_rlvr.rollout.vllm_worker.WorkerExtension"
-LOGPROBS_MODE = "processed_logprobs"
-SERVED_NAME = "rookworld"
 GIB = 2**30
 # vLLM accepts seeds below this.
 SEEDS = 2**31
@@ -28,40 +26,27 @@ ENVIRONMENT = {
 
 @dataclass(slots=True)
 class VLLMConfig:
-    """Options of `generator=vllm` and `generator=vllm_server`."""
+    """Options of `generator.kind=vllm` and `generator.kind=vllm_server`."""
 
     kv_cache_gib: float = 1.0
     """vllm on a CPU: memory for keys and values, in GiB."""
     gpu_memory_fraction: float = 0.3
     """vllm on CUDA: fraction of the device's memory for weights, keys and values, in (0, 1]. The engine releases this
     memory while the trainer works."""
-    urls: list[str] = field(default_factory=list)
-    """vllm_server: addresses of the servers, each http://HOST:PORT."""
-    sync_folder: str = ""
-    """vllm_server: weights are synchronised through a folder below this one, which the server must see under the same
-    path. Empty: the machine's temporary folder."""
-    timeout_s: float = 300.0
-    """vllm_server: maximum number of seconds to wait for a response."""
-    retries: int = 5
-    """vllm_server: number of times a batch is requested again if the server is gone, after 1, 2, 4, … seconds. Five
-    retries take half a minute, in which the server may be restarted. At the start of a run it must be running."""
+    url: str = ""
+    """vllm_server: address of the server, http://HOST:PORT. It must run for the whole run."""
 
     def __post_init__(self) -> None:
         if not 0 < self.kv_cache_gib < math.inf or not 0 < self.gpu_memory_fraction <= 1:
             raise ValueError("generator.vllm: expected kv_cache_gib above 0 and gpu_memory_fraction in (0, 1]")
-        if not 0 < self.timeout_s < math.inf or self.retries < 0:
-            raise ValueError("generator.vllm: expected timeout_s above 0 and retries from 0")
-        for url in self.urls:
-            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-                raise ValueError(f"generator.vllm.urls: expected http://HOST:PORT, got {url!r}")
-        if len(set(self.urls)) < len(self.urls):
-            raise ValueError(f"generator.vllm.urls: expected each server once, got {list(self.urls)}")
+        if self.url and not (self.url.startswith(("http://", "https://")) and urlsplit(self.url).netloc):
+            raise ValueError(f"generator.vllm.url: expected http://HOST:PORT, got {self.url!r}")
 
 
 def engine_arguments(
     model: Path | str, config: VLLMConfig, *, batch_size: int, accelerated: bool, dtype: torch.dtype, sleeps: bool
 ) -> dict[str, Any]:
-    """Return the arguments of vLLM's engine, in this process or as a server.
+    """Return the arguments of vLLM's engine, in the trainer's process or in a server.
 
     `batch_size` is the number of completions generated at a time, and `accelerated` says whether the engine is on
     CUDA. With `sleeps` the engine releases its memory while the trainer works.
@@ -75,7 +60,7 @@ def engine_arguments(
         "model": str(model),
         "dtype": str(dtype).removeprefix("torch."),
         # log_softmax(logits / T) of the sampled token, as the trainer computes it.
-        "logprobs_mode": LOGPROBS_MODE,
+        "logprobs_mode": "processed_logprobs",
         # Ignores the sampling defaults that a model's folder may contain.
         "generation_config": "vllm",
         "max_num_seqs": batch_size,

@@ -1,6 +1,6 @@
-"""vLLM in the trainer's process. vllm is imported only when an engine is started.
+"""vLLM's engine, and the generator that has one in the trainer's process. vllm is imported only to start an engine.
 
-The engine holds a copy of the weights. `sync` passes them as tensors, empties the prefix cache, and reads back the
+The engine holds a copy of the weights. A sync passes them as tensors, empties the prefix cache, and reads back the
 weights that the kernels use. Weights other than the trainer's are refused.
 
 A process has one engine. Starting another one ends the one before it, which the members of a sweep need.
@@ -17,15 +17,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
-from .generator import Completions, GeneratorBaseConfig, GeneratorError, Prompts, SampledCompletion, VLLMBase, until_end
+from .generator import Completions, GeneratorBaseConfig, GeneratorError, Prompts, VLLMBase, until_end
 from .vllm_config import ENVIRONMENT, engine_arguments
 from .vllm_weights import expected_weights, require_weights
 
 # Arguments of an engine in a process that torchrun started, which already has a process group.
 MULTI_RANK_ARGUMENTS = {"distributed_executor_backend": "external_launcher"}
+Sampled = tuple[list[int], list[float]]
+"""Token ids of a completion, and the log-prob of each."""
 # The engine of this process, if there is one.
 _running: list[Any] = []
 
@@ -33,6 +36,44 @@ _running: list[Any] = []
 def installed() -> bool:
     """Return True if vllm is installed in this environment; imports nothing."""
     return importlib.util.find_spec("vllm") is not None
+
+
+class Engine:
+    """vLLM's engine in this process. Its exceptions become GeneratorErrors."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        """Start the engine, which takes seconds to minutes. Raises GeneratorError."""
+        self.llm = _start(arguments)
+        model = self.llm.llm_engine.model_config
+        self.dtype, self.positions = model.dtype, int(model.max_model_len)
+
+    def load(self, named: dict[str, Tensor]) -> None:
+        """Load weights given by transformers' names, and empty the prefix cache. Raises GeneratorError."""
+        with _as_generator_error():
+            self.llm.collective_rpc("rookworld_load", args=(named,))
+            if not self.llm.reset_prefix_cache():
+                raise GeneratorError("vllm: expected the prefix cache to be emptied, got it in use")
+
+    def checksum(self, names: Sequence[str]) -> str:
+        """Return the checksum of these weights, read back from the kernels. Raises GeneratorError."""
+        with _as_generator_error():
+            [held] = self.llm.collective_rpc("rookworld_checksum", args=(names,))
+        return str(held)
+
+    def sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> list[list[Sampled]]:
+        """Return the completions of each prompt, sampled with its vLLM `parameters`. Raises GeneratorError."""
+        from vllm import SamplingParams
+
+        given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        wanted = [SamplingParams(**own, detokenize=False) for own in parameters]
+        with torch.random.fork_rng(), _as_generator_error():
+            answers = self.llm.generate(given, wanted, use_tqdm=False)
+        return [[_sampled(output) for output in answer.outputs] for answer in answers]
+
+
+def _sampled(output: Any) -> Sampled:
+    tokens = list(output.token_ids)
+    return tokens, [row[token].logprob for token, row in zip(tokens, output.logprobs, strict=True)]
 
 
 class VLLMGenerator(VLLMBase):
@@ -47,7 +88,7 @@ class VLLMGenerator(VLLMBase):
         dtype: torch.dtype = torch.float32,
         ranks: int = 1,
     ) -> None:
-        """Start the engine, which takes seconds to minutes, and synchronise the weights. Raises GeneratorError.
+        """Start the engine and synchronise the weights. Raises GeneratorError.
 
         If several `ranks` train together, each has an engine of its own, and all must call this together.
         """
@@ -68,56 +109,39 @@ class VLLMGenerator(VLLMBase):
                 dtype=dtype,
                 sleeps=accelerated,
             )
-            among = MULTI_RANK_ARGUMENTS if ranks > 1 else {}
-            self._engine = _start(arguments | among | {"load_format": "dummy"})
-        self._positions = int(self._engine.llm_engine.model_config.max_model_len)
+            self._engine = Engine(arguments | (MULTI_RANK_ARGUMENTS if ranks > 1 else {}))
+        self._positions = self._engine.positions
         self.sync(model)
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError if the engine then holds other weights."""
         named = {name: parameter.detach() for name, parameter in model.named_parameters()}
         self._expected = expected_weights(model, self._dtype)
-        with self._awake(), _as_generator_error():
-            self._engine.collective_rpc("rookworld_load", args=(named, "trainer"))
-            if not self._engine.reset_prefix_cache():
-                raise GeneratorError("vllm: expected the prefix cache to be emptied, got it in use")
-            require_weights(self._expected, self._held_checksum())
+        with self._awake():
+            self._engine.load(named)
+            require_weights(self._expected, self._engine.checksum(self._expected.names))
 
     def weights_checksum(self) -> str:
         """Return the trainer's checksum of the last `sync` if the engine holds these weights, otherwise its own."""
         with self._awake():
-            return self._expected.checksum_for(self._held_checksum())
+            return self._expected.checksum_for(self._engine.checksum(self._expected.names))
 
     def _sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
-        from vllm import SamplingParams
-
-        given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        wanted = [SamplingParams(**own, detokenize=False) for own in parameters]
-        with self._awake(), torch.random.fork_rng(), _as_generator_error():
-            answers = self._engine.generate(given, wanted, use_tqdm=False)
-        return [[self._completion(output) for output in answer.outputs] for answer in answers]
-
-    def _completion(self, output: Any) -> SampledCompletion:
-        tokens = list(output.token_ids)
-        logprobs = [row[token].logprob for token, row in zip(tokens, output.logprobs, strict=True)]
-        return until_end(tokens, logprobs, self._eos_id)
-
-    def _held_checksum(self) -> str:
-        with _as_generator_error():
-            [held] = self._engine.collective_rpc("rookworld_checksum", args=(self._expected.names,))
-        return str(held)
+        with self._awake():
+            groups = self._engine.sample(prompts, parameters)
+        return [[until_end(*sampled, self._eos_id) for sampled in group] for group in groups]
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
         """Wake the engine for the context. Outside it, on CUDA, the device's memory is free for the trainer."""
         if self._asleep:
-            self._engine.wake_up()
+            self._engine.llm.wake_up()
             self._asleep = False
         try:
             yield
         finally:
             if self._sleeps:
-                self._engine.sleep(level=1)
+                self._engine.llm.sleep(level=1)
                 self._asleep = True
 
 
@@ -140,7 +164,7 @@ def _start(arguments: dict[str, Any]) -> Any:
     if _running and MULTI_RANK_ARGUMENTS.items() <= arguments.items():
         raise GeneratorError(
             "vllm: expected one engine in the process of a rank, since its end would end the ranks' exchange, got a "
-            "second; members of a sweep with processes above 1 can share generator=vllm_server"
+            "second; members of a sweep with processes above 1 can share generator.kind=vllm_server"
         )
     while _running:
         _running.pop().llm_engine.engine_core.shutdown()
@@ -150,7 +174,9 @@ def _start(arguments: dict[str, Any]) -> Any:
         with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
             from vllm import LLM
 
-            _running.append(LLM(**arguments, skip_tokenizer_init=True, disable_log_stats=True, seed=0))
+            # The weights come with `Engine.load`.
+            own = {"load_format": "dummy", "skip_tokenizer_init": True, "disable_log_stats": True, "seed": 0}
+            _running.append(LLM(**arguments, **own))
         return _running[0]
     except (ValueError, RuntimeError, NotImplementedError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

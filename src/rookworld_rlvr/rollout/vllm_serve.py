@@ -1,86 +1,152 @@
-"""`python -m rookworld_rlvr.rollout.vllm_serve MODEL`: a vLLM server that `generator=vllm_server` can sample from.
+"""`python -m rookworld_rlvr.rollout.vllm_serve MODEL`: a server that `generator.kind=vllm_server` samples from.
 
-It is vLLM's own server with our worker extension, log-probs at the sampling temperature, and the calls that change
-weights. With these calls, anyone who reaches the port can load files into the server. So by default only this machine
-can reach it, and web pages in its browsers are refused.
+It is vLLM's engine behind four requests, each answered before the next one is read. So a batch is sampled from one set
+of weights, which the answer names.
+
+    GET  /state      the model's dtype and number of positions
+    POST /load       a safetensors file with the weights to sample from
+    POST /checksum   {"names": […]}: the checksum of these weights, read back from the engine
+    POST /generate   {"prompts": […], "parameters": […]}: token ids and log-probs of the completions of each prompt, and
+                     the checksum that was read back after the last load
+
+Anyone who reaches the port can change the weights. So by default only this machine can reach it, and requests of web
+pages in its browsers are refused.
 """
 
 import argparse
-import os
+import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 
-from ..files import asset
+from ..errors import BAD_INPUT
 from ..model.device import Device, is_accelerator, select_device
-from .generator import GeneratorConfig
-from .vllm_config import ENVIRONMENT, SERVED_NAME, VLLMConfig, engine_arguments
+from ..model.loading import TINY, tiny_model_folder
+from .generator import GeneratorConfig, GeneratorError
+from .vllm_config import VLLMConfig, engine_arguments
+from .vllm_engine import Engine
 
-SERVER = "vllm.entrypoints.openai.api_server"
-TINY = "tiny"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# Start of the line that the server prints once it answers; the URL follows.
+READY = "vllm_serve: ready at "
+# Time limit for a client that sends its request slowly or does not read the answer.
+TIMEOUT_S = 60
 
 
-def main(argv: list[str]) -> None:
-    """Replace this process by the server."""
-    given, passed_on = _parser().parse_known_args(argv)
-    environment = os.environ | {
-        # Required by `/collective_rpc` and `/reset_prefix_cache`.
-        "VLLM_SERVER_DEV_MODE": "1",
-        **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items() if name not in _IN_PROCESS},
-    }
-    command = [sys.executable, "-m", SERVER, *flags(given), *passed_on]
-    os.execve(sys.executable, command, environment)
+def main(argv: list[str]) -> int:
+    """Serve until the process ends. Return exit code 2 if the server cannot start."""
+    given = _parser().parse_args(argv)
+    try:
+        # The address comes first, because an engine takes long to start.
+        server = Server(given.host, given.port)
+        server.engine = Engine(arguments(given))
+    except (GeneratorError, ValueError, OSError) as error:
+        print(f"vllm_serve: {error}", file=sys.stderr)
+        return BAD_INPUT
+    print(f"{READY}http://{given.host}:{server.server_port}", flush=True)
+    with suppress(KeyboardInterrupt):
+        server.serve_forever()
+    return 0
 
 
-# Not set for a server, whose engine is a process of its own with threads of its own.
-_IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND"}
-
-
-def flags(given: argparse.Namespace) -> list[str]:
-    """Return the server's command line. Switches that are off are left out, except those of SWITCHED_OFF."""
+def arguments(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of the engine. Raises ValueError."""
     config = VLLMConfig(kv_cache_gib=given.kv_cache_gib, gpu_memory_fraction=given.gpu_memory_fraction)
-    model = str(asset("tiny")) if given.model == TINY else given.model
-    accelerated, dtype = is_accelerator(select_device(Device.auto)), DTYPES[given.precision]
-    arguments = engine_arguments(
-        model, config, batch_size=given.batch_size, accelerated=accelerated, dtype=dtype, sleeps=False
+    return engine_arguments(
+        str(tiny_model_folder()) if given.model == TINY else given.model,
+        config,
+        batch_size=given.batch_size,
+        accelerated=is_accelerator(select_device(Device.auto)),
+        dtype=DTYPES[given.precision],
+        sleeps=False,
     )
-    arguments |= {"host": given.host, "port": given.port, "served_model_name": SERVED_NAME}
-    arguments |= {"disable_uvicorn_access_log": True, "disable_log_stats": True}
-    arguments |= {"allowed_origins": "[]", "middleware": f"{__package__}.vllm_serve.{RefuseBrowsers.__name__}"}
-    return [word for name, value in arguments.items() for word in _flag(name.replace("_", "-"), value)]
 
 
-class RefuseBrowsers:
-    """ASGI middleware that answers 403 to requests of web pages, which browsers mark with an Origin header."""
+class Server(HTTPServer):
+    """Server of one engine, which answers one request at a time."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self._app = app
+    engine: Engine
+    # Other ranks wait in this queue.
+    request_queue_size = 64
 
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Callable[..., Awaitable[None]]) -> None:
-        if not any(name == b"origin" for name, _ in scope.get("headers", ())):
-            return await self._app(scope, receive, send)
-        await send({"type": "http.response.start", "status": 403, "headers": []})
-        await send({"type": "http.response.body", "body": b"expected no request of a web page"})
+    def __init__(self, host: str, port: int) -> None:
+        """Bind the address; port 0 chooses a free port. Raises OSError if the address cannot be bound."""
+        super().__init__((host, port), _Handler)
+        self._weights = ""
+
+    def state(self, _body: bytes) -> dict[str, Any]:
+        return {"dtype": str(self.engine.dtype), "positions": self.engine.positions}
+
+    def load(self, body: bytes) -> dict[str, Any]:
+        self._weights = ""
+        self.engine.load(load(body))
+        return {}
+
+    def checksum(self, body: bytes) -> dict[str, Any]:
+        self._weights = self.engine.checksum(json.loads(body)["names"])
+        return {"checksum": self._weights}
+
+    def generate(self, body: bytes) -> dict[str, Any]:
+        if not self._weights:
+            raise GeneratorError("expected a trainer's weights before its prompts, got none")
+        wanted = json.loads(body)
+        completions = self.engine.sample(wanted["prompts"], wanted["parameters"])
+        return {"completions": completions, "weights": self._weights}
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report an error, unless the client closed the connection before its answer or was too slow."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
-def _flag(name: str, value: object) -> list[str]:
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"] if value or name in SWITCHED_OFF else []
-    return [f"--{name}", str(value)]
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = TIMEOUT_S
 
+    def do_GET(self) -> None:
+        self._answer({"/state": self.server.state})
 
-# Switches that vLLM turns on by default.
-SWITCHED_OFF = {"enable-chunked-prefill", "use-tqdm-on-load"}
+    def do_POST(self) -> None:
+        self._answer({"/load": self.server.load, "/checksum": self.server.checksum, "/generate": self.server.generate})
+
+    def _answer(self, requests: Mapping[str, Callable[[bytes], dict[str, Any]]]) -> None:
+        # Browsers add this header to requests of web pages.
+        if "Origin" in self.headers:
+            return self._send(HTTPStatus.FORBIDDEN, {"error": "expected no request of a web page"})
+        if self.path not in requests:
+            return self._send(HTTPStatus.NOT_FOUND, {"error": "no such request"})
+        try:
+            content = requests[self.path](self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        except (KeyError, TypeError, ValueError, SafetensorError) as error:
+            return self._send(HTTPStatus.BAD_REQUEST, {"error": f"{type(error).__name__}: {error}"})
+        except GeneratorError as error:
+            return self._send(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)})
+        self._send(HTTPStatus.OK, content)
+
+    def _send(self, status: HTTPStatus, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing, so that the console shows no line per request."""
 
 
 def _parser() -> argparse.ArgumentParser:
     defaults = VLLMConfig()
     parser = argparse.ArgumentParser(
         prog="python -m rookworld_rlvr.rollout.vllm_serve",
-        description="A vLLM server for generator=vllm_server. Other options are passed on to vLLM's server.",
+        description="A vLLM server for generator.kind=vllm_server. It gets its weights from the run.",
     )
     parser.add_argument("model", help="the model.path of the run: a folder, a hub name, or tiny")
     parser.add_argument("--host", default="127.0.0.1", help="whom to listen to (default: this machine alone)")
@@ -93,4 +159,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

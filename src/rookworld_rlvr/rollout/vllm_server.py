@@ -1,22 +1,26 @@
 """A generator that samples with a vLLM server: it sends the trainer's weights and receives completions.
 
-Each weight sync has a token. The server reports its token before and after every batch, so completions of a server
-that was restarted, or taken over by another trainer, are never trained on. If the server is gone, a request is
-repeated `retries` times; after that GeneratorError is raised.
+The server must be the one that `vllm_serve` starts. It names the weights of each batch by the checksum that was read
+back from its engine. So completions of a server that was restarted, or that another trainer has given its weights, are
+never trained on. Nothing is tried again: a server that fails is a fault of the step, and the next step sends it the
+weights.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+import json
+import math
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from http.client import HTTPException
+from typing import Any
 
 import torch
+from safetensors.torch import save
 from transformers import PreTrainedModel
 
 from ..model.world import World
 from .generator import (
     Completions,
-    Generator,
     GeneratorBaseConfig,
     GeneratorError,
     Prompts,
@@ -24,159 +28,122 @@ from .generator import (
     VLLMBase,
     until_end,
 )
-from .vllm_client import ServerGoneError, VLLMServer
-from .vllm_config import LOGPROBS_MODE, SERVED_NAME
-from .vllm_weights import WeightOwner, WeightSnapshot, require_weights
+from .vllm_weights import expected_weights, require_weights
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
-MOST_REQUESTS = 64
-Answer = TypeVar("Answer")
+# Time limit for an answer. A batch of a large model on a CPU may need minutes.
+TIMEOUT_S = 600.0
+# Rounding may make the log-prob of a certain token positive.
+LARGEST_LOGPROB = 1e-3
+# What each answer of the server contains.
+ANSWERS = {
+    "/state": {"dtype", "positions"},
+    "/load": set[str](),
+    "/checksum": {"checksum"},
+    "/generate": {"weights", "completions"},
+}
 
 
 class VLLMServerGenerator(VLLMBase):
-    """Generator with a vLLM server."""
+    """Generator with the vLLM server at `generator.vllm.url`."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        config: GeneratorBaseConfig,
-        url: str,
-        *,
-        eos_id: int,
-        dtype: torch.dtype = torch.float32,
-        owner: WeightOwner | None = None,
-        snapshot: WeightSnapshot | None = None,
+        self, model: PreTrainedModel, config: GeneratorBaseConfig, *, eos_id: int, dtype: torch.dtype, world: World
     ) -> None:
-        """Check the server and synchronise the weights, unless a `snapshot` for several servers is given.
+        """Check the server and synchronise the weights. All ranks of the `world` must call this together.
 
         Raises GeneratorError.
         """
-        self.url = url
-        self._config, self._eos_id, self._dtype = config, eos_id, dtype
-        self._server = VLLMServer(url, config.vllm.timeout_s)
-        self._snapshot = snapshot or WeightSnapshot(owner or WeightOwner(), dtype, config.vllm.sync_folder)
-        self._positions = self._check_server()
-        self._loaded = False
-        if snapshot is None:
-            self.sync(model)
+        self._config, self._eos_id, self._dtype, self._world = config, eos_id, dtype, world
+        self._url, self._vocabulary = config.vllm.url.rstrip("/"), int(model.config.vocab_size)
+        # Connects directly, even if a proxy is configured.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._positions = world.barrier(self._check_server, "the server")
+        self.sync(model)
 
     def sync(self, model: PreTrainedModel) -> None:
-        """See `Generator.sync`. Raises GeneratorError if the server then holds other weights."""
-        self._snapshot.keep(model)
-        self.load_snapshot()
+        """See `Generator.sync`. All ranks must call this together; rank 0 sends the weights.
 
-    def load_snapshot(self) -> None:
-        """Make the server load the snapshot's weights; only rank 0 does so. Raises GeneratorError."""
-        if not self._snapshot.owner.syncs_weights:
-            return
-        if self._loaded and self._with_retries(self._require_ours) == self._snapshot.token:
-            return
-        self._with_retries(self._sync_weights)
-        self._loaded = True
+        Raises GeneratorError on all ranks if the server then holds other weights.
+        """
+        self._expected = expected_weights(model, self._dtype)
+        self._world.rank_0_only(lambda: self._send(model), "the server's weights")
 
     def weights_checksum(self) -> str:
         """Return the trainer's checksum of the last `sync` if the server holds these weights, otherwise its own."""
-        return self._snapshot.expected.checksum_for(self._with_retries(self._held_checksum))
+        return self._expected.checksum_for(self._held_checksum())
 
-    def _sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
-        return self._with_retries(lambda: self._batch(prompts, parameters))
-
-    def _batch(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
-        """Return all groups, sampled from the trainer's weights from the first token to the last."""
-        if self._require_ours() != self._snapshot.token:
-            # The server was restarted, or stopped while it loaded weights: send the kept weights again.
-            self._sync_weights()
-        group_size = parameters[0]["n"] if parameters else 1
-        workers = min(MOST_REQUESTS, max(1, self._config.batch_size // group_size))
-        with ThreadPoolExecutor(workers) as pool:
-            groups = list(pool.map(self._group, prompts, parameters))
-        if self._require_ours() != self._snapshot.token:
-            raise ServerGoneError("vllm_server: expected one server process for the whole batch, got a restarted one")
-        return groups
-
-    def _group(self, prompt: tuple[int, ...], parameters: dict[str, Any]) -> list[SampledCompletion]:
-        body = {"model": SERVED_NAME, "prompt": list(prompt), "return_token_ids": True, **parameters}
-        choices = sorted(self._server.post("/v1/completions", body)["choices"], key=lambda choice: choice["index"])
-        rows = [(choice["token_ids"], choice["logprobs"]["token_logprobs"]) for choice in choices]
-        return [until_end(tokens, logprobs, self._eos_id) for tokens, logprobs in rows]
-
-    def _require_ours(self) -> str:
-        """Return the server's token, empty after a restart. Raises GeneratorError if it is another trainer's."""
-        token = str(self._server.call("rookworld_state")["token"])
-        if token and not token.startswith(f"{self._snapshot.owner.name}:"):
-            wanted = self._snapshot.token
-            raise GeneratorError(f"vllm_server: expected the weights {wanted}, got {token}: another trainer's")
-        return token
-
-    def _sync_weights(self) -> None:
-        """Let the server load the kept weights, check that it has them, and confirm that to it. Raises GeneratorError.
-
-        A server without this confirmation gets the weights again before anyone samples from it.
-        """
-        if not self._snapshot.owner.syncs_weights:
-            raise ServerGoneError(f"vllm_server: expected {self.url} to have {self._snapshot.token}, of rank 0")
-        folder = self._snapshot.folder
-        unread = self._server.call("rookworld_load_folder", folder=folder, token=self._snapshot.token)
-        if unread:
-            # A server that read the folder before may do so again; one that never did has the wrong folder.
-            kind = ServerGoneError if self._loaded else GeneratorError
-            raise kind(
-                f"generator.vllm.sync_folder: expected a folder that {self.url} can read under the same path, "
-                f"got an error there: {unread}"
-            )
-        if not self._server.post("/reset_prefix_cache")["success"]:
-            raise ServerGoneError("vllm_server: expected the prefix cache to be emptied, got it in use")
-        require_weights(self._snapshot.expected, self._held_checksum())
-        self._server.call("rookworld_accept", token=self._snapshot.token)
+    def _send(self, model: PreTrainedModel) -> None:
+        named = {name: weight.detach().to(self._dtype).contiguous() for name, weight in model.named_parameters()}
+        self._ask("/load", save(named))
+        require_weights(self._expected, self._held_checksum())
 
     def _held_checksum(self) -> str:
-        return str(self._server.call("rookworld_checksum", names=self._snapshot.expected.names))
+        return str(self._ask("/checksum", {"names": self._expected.names})["checksum"])
+
+    def _sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> Completions:
+        answer = self._ask("/generate", {"prompts": prompts, "parameters": parameters})
+        require_weights(self._expected, answer["weights"])
+        groups = answer["completions"]
+        if not isinstance(groups, list) or len(groups) != len(prompts):
+            raise GeneratorError(f"vllm_server: expected completions of {len(prompts)} prompts, got {_short(groups)}")
+        return [self._group(group, own) for group, own in zip(groups, parameters, strict=True)]
+
+    def _group(self, group: Any, parameters: dict[str, Any]) -> list[SampledCompletion]:
+        """Return the completions of a prompt. Raises GeneratorError if they are not as their parameters demand."""
+        if not isinstance(group, list) or len(group) != parameters["n"]:
+            raise GeneratorError(f"vllm_server: expected {parameters['n']} completions, got {_short(group)}")
+        wrong = [completion for completion in group if not self._is_possible(completion, parameters["max_tokens"])]
+        if wrong:
+            raise GeneratorError(
+                f"vllm_server: expected 1 to {parameters['max_tokens']} token ids below {self._vocabulary} and as many "
+                f"log-probs, got {_short(wrong[0])}"
+            )
+        return [until_end(tokens, logprobs, self._eos_id) for tokens, logprobs in group]
+
+    def _is_possible(self, completion: Any, max_tokens: int) -> bool:
+        """Return True for a list of at most `max_tokens` tokens of the vocabulary, and a log-prob of each."""
+        match completion:
+            case [list(tokens), list(logprobs)]:
+                return (
+                    0 < len(tokens) == len(logprobs) <= max_tokens
+                    and all(type(token) is int and 0 <= token < self._vocabulary for token in tokens)
+                    and all(type(value) is float and -math.inf < value < LARGEST_LOGPROB for value in logprobs)
+                )
+        return False
 
     def _check_server(self) -> int:
         """Return the number of positions of the server's model.
 
-        Raises GeneratorError if the server has another dtype, log-probs mode or model name.
+        Raises GeneratorError if no server answers or its engine computes in another dtype.
         """
         try:
-            [served] = self._server.get("/v1/models")["data"]
-            state = self._server.call("rookworld_state")
+            state = self._ask("/state")
         except GeneratorError as error:
             raise GeneratorError(f"{error}; start one: {START} MODEL") from error
-        wanted = {"dtype": str(self._dtype), "logprobs_mode": LOGPROBS_MODE}
-        got = {name: state[name] for name in wanted}
-        if got != wanted or served["id"] != SERVED_NAME:
-            raise GeneratorError(f"vllm_server: expected a server with {wanted}, got {got}; start one: {START} MODEL")
-        return int(served["max_model_len"])
+        positions = state["positions"]
+        if state["dtype"] != str(self._dtype) or type(positions) is not int:
+            raise GeneratorError(f"vllm_server: expected a server with {self._dtype}, got {_short(state)}")
+        return positions
 
-    def _with_retries(self, action: Callable[[], Answer]) -> Answer:
-        """Run the action, again after 1, 2, 4, … seconds if the server is gone. Raises GeneratorError."""
-        for attempt in range(self._config.vllm.retries):
-            try:
-                return action()
-            except ServerGoneError:
-                time.sleep(2**attempt)
-        return action()
+    def _ask(self, path: str, body: dict[str, Any] | bytes | None = None) -> dict[str, Any]:
+        """Return the server's answer to a GET, or to a POST of the body: bytes, or JSON. Raises GeneratorError."""
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        request = urllib.request.Request(self._url + path, data)
+        what = f"vllm_server: expected an answer to {request.get_method()} {request.full_url}"
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                content = json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            reason = " ".join(error.read().decode(errors="replace").split())
+            raise GeneratorError(f"{what}, got {error.code}: {reason[:300]}") from error
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
+            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+            raise GeneratorError(f"{what}, got: {reason}") from error
+        if not isinstance(content, dict) or not content.keys() >= ANSWERS[path]:
+            raise GeneratorError(f"{what} with {', '.join(sorted(ANSWERS[path]))}, got {_short(content)}")
+        return content
 
 
-class RankGenerator:
-    """Generator of one of several ranks that sample from the same servers. No rank samples before rank 0 has
-    synchronised the weights."""
-
-    def __init__(self, ours: Generator, world: World) -> None:
-        self._ours, self._world = ours, world
-
-    def sync(self, model: PreTrainedModel) -> None:
-        """See `Generator.sync`. All ranks must call this together. Raises GeneratorError on all.
-
-        No server gets new weights before all ranks have the completions that they requested from the old ones.
-        """
-        self._world.barrier(lambda: None, "the end of sampling")
-        self._world.barrier(lambda: self._ours.sync(model), "the servers' weights")
-
-    def weights_checksum(self) -> str:
-        """See `Generator.weights_checksum`."""
-        return self._ours.weights_checksum()
-
-    def generate(self, prompts: Prompts, **options: Any) -> Completions:
-        """See `Generator.generate`."""
-        return self._ours.generate(prompts, **options)
+def _short(value: Any) -> str:
+    return repr(value)[:100]

@@ -5,59 +5,26 @@ tensor or pipeline parallelism.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..model.weights import checksum_of
 
-WEIGHTS_FILE = "model.safetensors"
 STALE_HEAD = "stale lm_head"
-HALF_LOADED = " half loaded"
 # Weights of GPT-2 that transformers stores transposed.
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
 class WorkerExtension:
-    """Mixin of vLLM's worker, whose attributes it uses. Its answers can be sent as JSON."""
+    """Mixin of vLLM's worker, whose attributes it uses."""
 
     model_runner: Any
     vllm_config: Any
-    rookworld_token: str = ""
 
-    def rookworld_state(self) -> dict[str, str]:
-        """Return the token of the weights (empty: those at the start), their dtype, and the kind of log-probs."""
-        model = self.vllm_config.model_config
-        return {
-            "token": self.rookworld_token,
-            "dtype": str(model.dtype),
-            "logprobs_mode": str(model.logprobs_mode),
-        }
-
-    def rookworld_load_folder(self, folder: str, token: str) -> str:
-        """Call `rookworld_load` with the weights that a trainer wrote into a folder.
-
-        Return an empty text, or why they cannot be read here; then the weights and their token stay as they were.
-        """
-        path = Path(folder) / WEIGHTS_FILE
-        try:
-            # Opened first because `load_file` reports a file that may not be read as one that does not exist.
-            path.open("rb").close()
-            named = load_file(path)
-        except OSError as error:
-            return str(error)
-        self.rookworld_load(named, token)
-        return ""
-
-    def rookworld_load(self, named: dict[str, Tensor], token: str) -> None:
-        """Load weights given by transformers' names; `token` says whose they are.
-
-        Until `rookworld_accept` the token says that they are neither the old weights nor the new ones.
-        """
-        self.rookworld_token = f"{token}{HALF_LOADED}"
+    def rookworld_load(self, named: dict[str, Tensor]) -> None:
+        """Load weights given by transformers' names."""
         with torch.inference_mode():
             self.model_runner.reload_weights(weights_iterator=iter(named.items()))
             model = self.model_runner.get_model()
@@ -65,10 +32,6 @@ class WorkerExtension:
             if _is_tied(model, named) and head is not None:
                 # vLLM does not update the packed copy of a tied head.
                 head.quant_method.process_weights_after_loading(head)
-
-    def rookworld_accept(self, token: str) -> None:
-        """Set the token after the trainer has checked that its weights are here and that no old ones are cached."""
-        self.rookworld_token = token
 
     def rookworld_checksum(self, names: Sequence[str]) -> str:
         """Return the `checksum` of these weights as the kernels see them, or a text if one cannot be read back."""
