@@ -25,7 +25,8 @@ from statistics import fmean, median, pvariance
 from typing import Any
 
 from rookworld_rlvr.rewards.move_values import MoveValues, move_values
-from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
+from rookworld_rlvr.stockfish.analysis import Analysis
+from rookworld_rlvr.stockfish.engine import EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_policy_prompt

@@ -62,7 +62,8 @@ def theirs(connection: Connection, side: TrlSide) -> None:
 
 def scoring(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
     """Return TRL's reward function: our rubric, with the same evaluations of moves."""
-    from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
+    from rookworld_rlvr.rewards.score import ScoreRequest
+    from rookworld_rlvr.rewards.scorer import make_scorer
 
     scorer = make_scorer(config.rubric)
 

@@ -27,7 +27,7 @@ from rookworld_rlvr.rollout.hf_generator import HFGenerator
 from rookworld_rlvr.rollout.vllm_config import engine_arguments
 from rookworld_rlvr.stability.faults import Fault, FaultError, FaultKind
 from rookworld_rlvr.stability.recovery import Action, escalate
-from rookworld_rlvr.stockfish.engine import Analysis
+from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.checks import check_kl

@@ -140,3 +140,21 @@ def test_only_the_app_imports_hydra() -> None:
     assert {file for library in ("hydra", "omegaconf") for file in importers(library)} <= {
         str(file.relative_to(SOURCE)) for file in FILES if package_of(file) == "app"
     }
+
+
+def closure(name: str) -> set[str]:
+    """Return the modules that a module needs: those it imports, those they import, and so on; itself included."""
+    files = {module_of(file): file for file in FILES}
+    needed, todo = set[str](), [f"{PACKAGE}.{name}"]
+    while todo:
+        module = todo.pop()
+        if module in files and module not in needed:
+            needed.add(module)
+            # `from .loss import LossPlan` names the module, `from . import checks` a module as well.
+            todo += [part for imported in imports(files[module]) for part in (imported, imported.rpartition(".")[0])]
+    return needed - {PACKAGE}
+
+
+@pytest.mark.parametrize(("name", "most"), [("training.loss", 20), ("training.step", 45)])
+def test_the_step_and_its_loss_can_be_read_with_few_modules(name: str, most: int) -> None:
+    assert len(closure(name)) <= most, sorted(closure(name))

@@ -26,7 +26,7 @@ from rookworld_rlvr.app.process import run_process
 from rookworld_rlvr.model import ranks
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
-from rookworld_rlvr.stockfish.pool import EngineCounts
+from rookworld_rlvr.stockfish.analysis import EngineCounts
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.state import Event, Hook, Moment, StepContext
 from rookworld_rlvr.training.step import grpo_step

@@ -12,7 +12,8 @@ from rookworld_rlvr.evaluation import completions
 from rookworld_rlvr.evaluation.table import Measure, paired_gain, score_examples, summarise
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
-from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig
+from rookworld_rlvr.stockfish.analysis import Analysis
+from rookworld_rlvr.stockfish.engine import EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.move_evals import MoveEvals, render_move_evals
 from rookworld_rlvr.tasks.types import Example, Task

@@ -18,7 +18,7 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.players import RandomPlayer
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
-    from rookworld_rlvr.stockfish.engine import Analysis
+    from rookworld_rlvr.stockfish.analysis import Analysis
     from rookworld_rlvr.tasks.corpus import read_corpus
     from rookworld_rlvr.tasks.policy import parse_policy_prompt
     from rookworld_rlvr.tasks.types import Task

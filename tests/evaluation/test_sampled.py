@@ -10,7 +10,7 @@ import torch
 from rookworld_rlvr.evaluation.completions import Sampling, evaluate_sampled, sampled_values
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
-from rookworld_rlvr.stockfish.engine import Analysis
+from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks.types import Example, Task
 
 EXAMPLE = Example(Task.policy, f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")

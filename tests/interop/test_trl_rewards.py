@@ -8,7 +8,8 @@ from rookworld_rlvr.interop import shipped_examples
 from rookworld_rlvr.interop.trl import reward_functions, trl_rows
 from rookworld_rlvr.rewards import RubricConfig, score
 from rookworld_rlvr.rewards.rubric import MoveSource
-from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
+from rookworld_rlvr.rewards.score import ScoreRequest
+from rookworld_rlvr.rewards.scorer import make_scorer
 from rookworld_rlvr.tasks.types import Task
 
 

@@ -11,8 +11,10 @@ from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.evaluation_cache import EvaluationCache, load_cache
 from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.rewards.rubric import MoveSource
-from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest, make_scorer
-from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, EngineUnusableError
+from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
+from rookworld_rlvr.rewards.scorer import RubricScorer, make_scorer
+from rookworld_rlvr.stockfish.analysis import Analysis
+from rookworld_rlvr.stockfish.engine import EngineConfig, EngineUnusableError
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals, render_move_evals
@@ -45,7 +47,7 @@ def no_engine() -> EnginePool:
 
 
 def scorer_with(book: EvaluationCache) -> Scorer:
-    return Scorer(Rubric(RubricConfig()), MoveEvaluations(book, open_pool=no_engine))
+    return RubricScorer(Rubric(RubricConfig()), MoveEvaluations(book, open_pool=no_engine))
 
 
 def ask(fen: str, completion: str, label: str | None = None) -> ScoreRequest:
@@ -97,7 +99,7 @@ def test_engine_is_opened_once_and_only_for_uncached_positions(tmp_path: Path) -
         return Pool()  # type: ignore[return-value]
 
     book = load_cache(str(write(tmp_path / "book.tsv", FEN)))
-    scorer = Scorer(Rubric(RubricConfig()), MoveEvaluations(book, open_pool=open_pool))
+    scorer = RubricScorer(Rubric(RubricConfig()), MoveEvaluations(book, open_pool=open_pool))
     scorer.prepare([f"P: {FEN}"])
     assert scorer.score_all([ask(FEN, GOOD)])[0].source == "file" and not opens
     scores = scorer.score_all([ask(OTHER, "M: g1g8 E: 1.0 B: g1g8"), ask(FEN, GOOD)])

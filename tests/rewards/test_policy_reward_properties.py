@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rookworld_rlvr.board.evals import win_probability
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.rubric import MoveSource
-from rookworld_rlvr.stockfish.engine import Analysis
+from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.policy import parse_number, parse_policy
 from rookworld_rlvr.tasks.types import ParseFailure

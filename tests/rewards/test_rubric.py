@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.move_values import MATE_IN_ONE
 from rookworld_rlvr.rewards.rubric import BOUNDS, MAX_WEIGHT, SHARE, MoveSource
-from rookworld_rlvr.stockfish.engine import Analysis
+from rookworld_rlvr.stockfish.analysis import Analysis
 
 # Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score

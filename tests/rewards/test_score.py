@@ -8,7 +8,7 @@ import pytest
 from rookworld_rlvr.app.build import make_scorers
 from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
-from rookworld_rlvr.rewards.scorer import ScoreRequest
+from rookworld_rlvr.rewards.score import ScoreRequest
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example, PromptError, Task
 from rookworld_rlvr.training.data import default_file

@@ -11,7 +11,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
-from rookworld_rlvr.rewards.scorer import Scorer
+from rookworld_rlvr.rewards.scorer import RubricScorer
 from rookworld_rlvr.rollout.generator import GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens, sample_groups, score_groups
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
@@ -45,7 +45,9 @@ class Changed:
 def test_groups_hold_examples_tokens_and_rubric_scores(policy: Policy, generator: HFGenerator) -> None:
     sampled = sample_groups(generator, policy.tokenizer, EXAMPLES, group_size=3, temperature=1.0, seeds=[0, 1])
     rubric = Rubric(RubricConfig())
-    groups = score_groups(sampled, policy.tokenizer, EXAMPLES, scorer=Scorer(rubric, MoveEvaluations(load_cache(""))))
+    groups = score_groups(
+        sampled, policy.tokenizer, EXAMPLES, scorer=RubricScorer(rubric, MoveEvaluations(load_cache("")))
+    )
     assert [group.example for group in groups] == EXAMPLES
     for group, (prompt, completions) in zip(groups, sampled, strict=True):
         assert group.prompt_tokens == prompt == prompt_tokens(policy.tokenizer, group.example.prompt)

@@ -10,8 +10,9 @@ import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.errors import ScorerError, UserError
+from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.cache import FILE, EngineCache, default_folder
-from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, engine_position
+from rookworld_rlvr.stockfish.engine import EngineConfig, engine_position
 from rookworld_rlvr.stockfish.pool import EnginePool
 
 FENS = [opening_board(opening).fen() for opening in OPENINGS[:4]]

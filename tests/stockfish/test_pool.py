@@ -15,8 +15,9 @@ import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.errors import ScorerError
-from rookworld_rlvr.stockfish.engine import Analysis, EngineConfig, EngineUnusableError, engine_position
-from rookworld_rlvr.stockfish.pool import EngineCounts, EnginePool
+from rookworld_rlvr.stockfish.analysis import Analysis, EngineCounts
+from rookworld_rlvr.stockfish.engine import EngineConfig, EngineUnusableError, engine_position
+from rookworld_rlvr.stockfish.pool import EnginePool
 
 PATIENCE_S = 20
 FENS = [opening_board(opening).fen() for opening in OPENINGS[:10]]

@@ -15,7 +15,7 @@ from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
-from rookworld_rlvr.rewards.scorer import ScoreRequest
+from rookworld_rlvr.rewards.score import ScoreRequest
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, prompt_tokens
 from rookworld_rlvr.tasks import parse_prompt

@@ -13,12 +13,11 @@ from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.model.world import Result, World
 from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
+from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import Fault, FaultKind
-from rookworld_rlvr.stockfish.engine import Analysis
-from rookworld_rlvr.stockfish.pool import EngineCounts
+from rookworld_rlvr.stockfish.analysis import Analysis, EngineCounts
 from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training import collection
 from rookworld_rlvr.training.health import no_progress_reason

@@ -12,7 +12,7 @@ import pytest
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.rewards.scorer import Scorer
+from rookworld_rlvr.rewards.score import Scorer
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run

@@ -18,11 +18,10 @@ from rookworld_rlvr.app.hydra_command import EXIT_CODES, store_schema, to_datacl
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest
+from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGING, Fault, FaultKind
-from rookworld_rlvr.stockfish.engine import Analysis
-from rookworld_rlvr.stockfish.pool import EngineCounts
+from rookworld_rlvr.stockfish.analysis import Analysis, EngineCounts
 from rookworld_rlvr.training import checks
 from rookworld_rlvr.training.checkpoint import STATE_FILE, checkpoint_folder
 from rookworld_rlvr.training.config import RunConfig

@@ -14,7 +14,7 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.config import EvaluationConfig
 from rookworld_rlvr.evaluation.players import rule_losses
 from rookworld_rlvr.evaluation.table import Row
-from rookworld_rlvr.stockfish.engine import Analysis
+from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
 from rookworld_rlvr.tasks.types import Example, Task
 from rookworld_rlvr.training.data import Data, hold_back

@@ -35,7 +35,8 @@ def test_vf_validate_accepts_the_task_set(tmp_path: Path) -> None:
 def test_verifiers_rewards_equal_those_of_a_run() -> None:
     from rookworld_chess.taskset import RookworldChessConfig, RookworldChessTaskset
 
-    from rookworld_rlvr.rewards.scorer import ScoreRequest, make_scorer
+    from rookworld_rlvr.rewards.score import ScoreRequest
+    from rookworld_rlvr.rewards.scorer import make_scorer
 
     tasks = list(RookworldChessTaskset(RookworldChessConfig(num_tasks=200)))
     assert len(tasks) == 200 and len({task.data.prompt_text[0] for task in tasks}) == 2

@@ -7,7 +7,8 @@ from typing import Literal
 import verifiers.v1 as vf
 
 from rookworld_rlvr.interop import shipped_examples
-from rookworld_rlvr.rewards.scorer import Scorer, ScoreRequest, make_scorer
+from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
+from rookworld_rlvr.rewards.scorer import make_scorer
 
 # The least that a label earns by its own row.
 LABEL_EARNS = 0.99

@@ -20,7 +20,8 @@ from ..rewards import Rubric
 from ..rewards.evaluation_cache import EvaluationCache, load_cache
 from ..rewards.move_evaluations import MoveEvaluations
 from ..rewards.rubric import MoveSource
-from ..rewards.scorer import Scorer, make_scorer
+from ..rewards.score import Scorer
+from ..rewards.scorer import make_scorer
 from ..stability.guards import Guards
 from ..stability.reference import References
 from ..stockfish.engine import EngineConfig
@@ -131,6 +132,7 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
         hooks=[measure_peak],
     )
     return Run(
+        config=config,
         context=context,
         data=data,
         console=make_console(quiet=not world.is_rank_0),

@@ -13,7 +13,7 @@ from rich.table import Table
 from ..errors import UserError, prefixed
 from ..report.terminal import printable
 from ..report.transcripts import Transcript, read_transcripts
-from ..rewards.scorer import ScoreRequest
+from ..rewards.score import ScoreRequest
 from ..tasks.types import LabelError, PromptError, Task
 from ..training.config import RunConfig
 from ..training.run_files import ROLLOUTS_FILE

@@ -15,7 +15,7 @@ from ..rewards.move_evaluations import MoveEvaluations
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
 from ..rollout.sampling import derive_seed
-from ..stockfish.engine import Analysis
+from ..stockfish.analysis import Analysis
 from ..tasks import policy_fens
 from ..tasks.types import Example
 from .keys import BEST, DISTINCT, SAMPLED, lower_is_better

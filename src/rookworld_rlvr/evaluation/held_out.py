@@ -7,7 +7,7 @@ import chess
 
 from ..board.fen import parse_fen
 from ..rewards.move_evaluations import MoveEvaluations
-from ..stockfish.engine import Analysis
+from ..stockfish.analysis import Analysis
 from ..tasks import parse_prompt
 from ..tasks.corpus import example_key
 from ..tasks.environment import parse_environment_prompt

@@ -20,7 +20,7 @@ from ..rewards.move_values import move_values
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, sample_groups
 from ..rollout.sampling import derive_seed
-from ..stockfish.engine import Analysis
+from ..stockfish.analysis import Analysis
 from ..tasks.policy import policy_fields, render_policy_prompt
 from ..tasks.types import Example, Task
 

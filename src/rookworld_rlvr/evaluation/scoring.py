@@ -17,7 +17,7 @@ from ..board.moves import is_mate
 from ..board.transition import REWARD_DRAW, REWARD_ILLEGAL, REWARD_LEGAL, REWARD_WIN, Transition
 from ..rewards.move_values import move_values
 from ..rewards.policy_rewards import PolicyLabel, policy_label
-from ..stockfish.engine import Analysis
+from ..stockfish.analysis import Analysis
 from ..tasks.environment import environment_fields, environment_truth, parse_environment, parse_environment_prompt
 from ..tasks.policy import MAX_CANDIDATES, parse_policy, parse_policy_prompt
 from ..tasks.types import Example, ParseFailure, PolicyCompletion

@@ -12,7 +12,7 @@ from math import isfinite
 import chess
 
 from ..board.fen import parse_fen
-from ..stockfish.engine import Analysis
+from ..stockfish.analysis import Analysis
 from ..tasks.policy import parse_policy_prompt
 from ..tasks.types import Example, Task
 from .intervals import mean_interval, wilson_interval

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..rewards import RubricConfig
-from ..rewards.scorer import Scorer, ScoreRequest, make_scorer
+from ..rewards.score import Scorer, ScoreRequest
+from ..rewards.scorer import make_scorer
 from ..tasks import parse_prompt
 from ..tasks.types import Task
 from . import shipped_examples

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ from transformers.utils import logging as transformers_logging
 from ..errors import UserError, first_line
 from ..files import asset
 from .batch import collate
-from .blocks import recompute_blocks
 from .device import Precision, is_accelerator, resolve_precision
 from .packed import pack
 from .policy import Policy, evaluation_mode
-from .shared_prefix import sees_all_before
+from .shared_prefix import checkpoint_contexts, sees_all_before
 
 TINY = "tiny"
 # Largest difference between the model's own logits and its head applied to its last hidden states, as a share of the
@@ -191,3 +191,12 @@ def shares_prompts(policy: Policy) -> bool:
 
 def _tokens(first: int, count: int, vocabulary: int) -> tuple[int, ...]:
     return tuple((first + 7 * i) % vocabulary for i in range(count))
+
+
+def recompute_blocks(model: PreTrainedModel) -> None:
+    """Make backward recompute each block (arXiv 1604.06174). Raises UserError if the model does not support it."""
+    if not model.supports_gradient_checkpointing:
+        raise UserError(f"model.activation_checkpointing: {type(model).__name__} does not support it")
+    model.activation_checkpointing_enable(
+        activation_checkpointing_kwargs={"use_reentrant": False, "context_fn": partial(checkpoint_contexts, model)}
+    )

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import UserError
-from .blocks import transformer_blocks
 
 Result = TypeVar("Result")
 # Method, set on a sharded model, that runs a pass. FSDP2 gathers the weights outside the blocks before it.
@@ -155,3 +154,9 @@ def _unsharded(model: nn.Module) -> Iterator[None]:
         for part in parts:
             part.set_reshard_after_forward(not (part is model and getattr(model, KEEPS_ROOT)), recurse=False)
         reshard(model)
+
+
+def transformer_blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a transformers model, which FSDP2 must not divide."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    return [module for module in model.modules() if type(module).__name__ in names]

@@ -1,7 +1,7 @@
 """Mathematics of the objective in pure torch, independent of chess.
 
 Read in this order: `masked` (values under a loss mask), `logprobs`, `advantages`, `policy_loss` (the surrogates),
-`token_weights` and `losses` (their sums over tokens), `kl`, `mismatch` (importance weights between the sampler and the
+`losses` (their sums over tokens), `kl`, `mismatch` (importance weights between the sampler and the
 trainer) and `config` (the options).
 """
 
@@ -9,11 +9,10 @@ from .advantages import AdvantageConfig, AdvantageScale, group_advantages, zero_
 from .config import CollectionConfig, ObjectiveConfig, Truncated, ZeroVariance
 from .kl import KLConfig, KLForm, KLInputs, kl_k1, kl_k2, kl_k3, kl_penalty, sequence_kl
 from .logprobs import Head, ReferenceStates, StatisticsOptions, TokenStatistics, token_statistics
-from .losses import LOSSES, LossKind
+from .losses import LOSSES, LossKind, LossSizes, weighted_sum
 from .masked import keep, masked_exp
 from .mismatch import mismatch_weights
 from .policy_loss import ClipConfig, cispo_policy_loss, clipped_policy_loss, gspo_policy_loss
-from .token_weights import LossSizes, weighted_sum
 
 __all__ = [
     "LOSSES",

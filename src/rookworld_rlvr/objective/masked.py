@@ -2,7 +2,7 @@
 
 A loss mask is boolean and has the shape of the values. Values under False (padding, prompt) may be NaN or infinite:
 `nan * 0` is NaN in the value, and `inf * 0` is NaN in the gradient even if the value looks right. So these values are
-replaced, never multiplied away. `token_weights` sums the remaining values.
+replaced, never multiplied away. `losses` sums the remaining values.
 
 The replacement protects against the values, not against the operation that made them: `exp` of an infinite log-ratio,
 masked afterwards, still yields a NaN gradient. Apply `keep` to the argument of the `exp`, or use

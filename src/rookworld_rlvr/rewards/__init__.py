@@ -10,8 +10,9 @@
 from functools import cache
 
 from ..errors import ScorerError
-from .rubric import Rubric, RubricConfig, Score
-from .scorer import Scorer, ScoreRequest, make_scorer
+from .rubric import Rubric, RubricConfig
+from .score import Score, Scorer, ScoreRequest
+from .scorer import make_scorer
 
 __all__ = [
     "Rubric",

@@ -7,7 +7,8 @@ from ..board.evals import from_pawns
 from ..board.fen import parse_fen
 from ..errors import UserError
 from ..files import asset
-from ..stockfish.engine import Analysis, engine_position
+from ..stockfish.analysis import Analysis
+from ..stockfish.engine import engine_position
 from ..tasks.move_evals import move_evals_lines, parse_move_evals
 
 DEFAULT = "default"

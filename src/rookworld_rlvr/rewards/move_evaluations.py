@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 
-from ..stockfish.engine import Analysis, EngineUnusableError
-from ..stockfish.pool import EngineCounts, EnginePool
+from ..stockfish.analysis import Analysis, EngineCounts
+from ..stockfish.engine import EngineUnusableError
+from ..stockfish.pool import EnginePool
 from .evaluation_cache import EvaluationCache
 
 

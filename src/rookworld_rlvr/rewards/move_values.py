@@ -20,7 +20,7 @@ from functools import lru_cache
 from chess.engine import Mate
 
 from ..board.evals import to_pawns, win_probability
-from ..stockfish.engine import Analysis
+from ..stockfish.analysis import Analysis
 from ..tasks.policy import MAX_CANDIDATES
 
 # More than the positions of a step; an entry takes about 10 kB.

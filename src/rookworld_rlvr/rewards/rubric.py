@@ -15,9 +15,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, cast
 
-from ..stockfish.engine import Analysis, EngineConfig
+from ..stockfish.analysis import Analysis
+from ..stockfish.engine import EngineConfig
 from ..tasks import parse_prompt
-from ..tasks.types import ParseFailure, PolicyPrompt
+from ..tasks.types import PolicyPrompt
 from . import environment_rewards, policy_rewards
 from .environment_rewards import (
     EnvironmentRewardConfig,
@@ -28,6 +29,7 @@ from .environment_rewards import (
 from .evaluation_cache import DEFAULT
 from .move_values import MoveValues, move_values
 from .policy_rewards import PolicyRewardConfig, PolicyTruth, best_move_value, score_policy, truth_of_policy
+from .score import Score
 
 TIERS = ("structure", "parse", "correctness")
 Weights = Mapping[str, Mapping[str, float]]
@@ -94,23 +96,6 @@ class RubricConfig:
     evals` writes one. The evaluation also computes win_probability_loss for its positions, whatever the source."""
     stockfish: EngineConfig = field(default_factory=EngineConfig)
     """Engine for source=engine, and for positions that the file lacks with source=cached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Score of a completion."""
-
-    total: float
-    """The reward: `malformed_reward` if nothing is recognised, 1.0 if perfect."""
-    components: dict[str, float]
-    """Value in [0, 1] of each component that applied, as `tier/component`, before weighting."""
-    failure: ParseFailure | None
-    """First error that the strict parser found; None for a well-formed completion."""
-    source: str = ""
-    """Source of the move values of a `P:` completion: `shipped` or `file` (move evaluations), `engine`, `label` or
-    `rules`; empty for `A:`."""
-    analysis: Analysis | None = field(default=None, repr=False)
-    """Evaluations behind the move values; None if none were used."""
 
 
 class Rubric:

@@ -1,28 +1,20 @@
 """Scorer of many completions at once: a rubric with move evaluations from a file, from Stockfish or from neither."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ..errors import UserError
-from ..stockfish.engine import Analysis, EngineConfig, EngineUnusableError
-from ..stockfish.pool import EngineCounts, EnginePool
+from ..stockfish.analysis import Analysis, EngineCounts
+from ..stockfish.engine import EngineConfig, EngineUnusableError
+from ..stockfish.pool import EnginePool
 from ..tasks import policy_fens
 from .evaluation_cache import load_cache
 from .move_evaluations import MoveEvaluations
-from .rubric import MoveSource, Rubric, RubricConfig, Score
+from .rubric import MoveSource, Rubric, RubricConfig
+from .score import Score, ScoreRequest
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
-    """Completion to score, with the arguments of `Rubric.score`."""
-
-    prompt: str
-    completion: str
-    label: str | None
-
-
-class Scorer:
+class RubricScorer:
     """Rubric with move evaluations. Each position is looked up once, however many completions it has."""
 
     def __init__(self, rubric: Rubric, evaluations: MoveEvaluations) -> None:
@@ -63,7 +55,7 @@ class Scorer:
         self._evaluations.close()
 
 
-def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = None) -> Scorer:
+def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = None) -> RubricScorer:
     """Return the scorer of a rubric, by default that of `rookworld train`.
 
     Training runs, `rewards.score` and the interfaces of other libraries all use this function.
@@ -75,11 +67,11 @@ def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = No
     config = config or RubricConfig()
     rubric = Rubric(config)
     if config.source is MoveSource.engine:
-        return Scorer(rubric, MoveEvaluations(load_cache(""), pool or EnginePool(config.stockfish)))
+        return RubricScorer(rubric, MoveEvaluations(load_cache(""), pool or EnginePool(config.stockfish)))
     if config.source is MoveSource.cached:
         cache = load_cache(config.move_evals)
-        return Scorer(rubric, MoveEvaluations(cache, open_pool=partial(_open_pool, config.stockfish)))
-    return Scorer(rubric, MoveEvaluations(load_cache("")))
+        return RubricScorer(rubric, MoveEvaluations(cache, open_pool=partial(_open_pool, config.stockfish)))
+    return RubricScorer(rubric, MoveEvaluations(load_cache("")))
 
 
 def _open_pool(config: EngineConfig) -> EnginePool:

@@ -9,9 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..model.batch import Batch, collate
-from ..rewards import Score
-from ..rewards.scorer import Scorer, ScoreRequest
-from ..stockfish.pool import EngineCounts
+from ..rewards.score import Score, Scorer, ScoreRequest
+from ..stockfish.analysis import EngineCounts
 from ..tasks.types import Example
 from .generator import Generator, GeneratorError, SampledCompletion
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from ..errors import ScorerError, UserError
-from .engine import Analysis
+from .analysis import Analysis
 
 # The number in the name is raised when the code that starts searches or reads their output changes the result.
 FILE = "engine-3.sqlite"

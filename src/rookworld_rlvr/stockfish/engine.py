@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..board.fen import parse_fen
 from ..errors import ScorerError, UserError
-from .uci import ALL_LINES, Limit, Lines, UciError, UciProcess
+from .analysis import Analysis, Lines
+from .uci import ALL_LINES, Limit, UciError, UciProcess
 
 # Debian installs the binary here, which is not on root's PATH.
 DEBIAN_PATH = Path("/usr/games/stockfish")
@@ -67,18 +68,6 @@ class EngineConfig(EngineProcessConfig):
         EngineProcessConfig.__post_init__(self)
         if self.nodes < 1:
             raise ValueError(f"stockfish.nodes: expected 1 or more, got {self.nodes}")
-
-
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """An engine's evaluations of the moves of a position."""
-
-    position: str
-    """The position as it was searched; see `engine_position`."""
-    lines: Lines
-    """Moves with their evals, in the engine's order; empty in checkmate and stalemate."""
-    origin: str = "engine"
-    """Source of the evaluations: `engine`, or the name of the evaluation cache."""
 
 
 def find_engine(path: str = "") -> str:

@@ -6,39 +6,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import astuple, dataclass
-from operator import add, sub
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ..errors import ScorerError
+from .analysis import Analysis, EngineCounts
 from .cache import EngineCache, default_folder
-from .engine import HASH_MIB, Analysis, Engine, EngineConfig, engine_position
+from .engine import HASH_MIB, Engine, EngineConfig, engine_position
 from .uci import Limit
 
 # Analyses kept in memory: more than the prompts of a step, so that the results of `prepare` are still there.
 MAX_CACHED = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCounts:
-    """The work of a pool since it was opened."""
-
-    positions: int = 0
-    """Analyses that were returned; in one call each position counts once."""
-    searched: int = 0
-    """Analyses among `positions` that an engine had to search; the others were in memory or in the cache."""
-    restarts: int = 0
-    """Engine processes that were replaced."""
-    wait_s: float = 0.0
-    """Seconds that callers waited."""
-
-    def __sub__(self, other: "EngineCounts") -> "EngineCounts":
-        return EngineCounts(*map(sub, astuple(self), astuple(other)))
-
-    def __add__(self, other: "EngineCounts") -> "EngineCounts":
-        return EngineCounts(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from chess.engine import Cp, Mate
 
 from ..board.evals import to_pawns
+from .analysis import Lines
 
 READ_BYTES = 1 << 16
 # Time limit of the start, during which a network may be loaded from a slow disk. A search has its own deadline.
@@ -43,11 +44,6 @@ class Limit:
     def __str__(self) -> str:
         parts = (("nodes", self.nodes), ("depth", self.depth))
         return " ".join(f"{name} {value}" for name, value in parts if value)
-
-
-Lines = tuple[tuple[str, float], ...]
-"""Moves as UCI with their evals, in the engine's order. Evals are in pawns from the view of the side to move, mates
-included (see `to_pawns`). If a search ended between two depths, some moves were searched deeper than others."""
 
 
 class UciProcess:

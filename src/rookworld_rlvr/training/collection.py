@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import ScorerError
 from ..model.sharded import unshard
 from ..model.world import World
 from ..objective import ObjectiveConfig, ZeroVariance, zero_variance_groups
-from ..rewards import ScorerError
-from ..rewards.scorer import Scorer
+from ..rewards.score import Scorer
 from ..rollout.generator import Generator, GeneratorError, TrainerModelGenerator
 from ..rollout.groups import Group, Rollout, sample_groups, score_groups
 from ..rollout.sampling import derive_seed
 from ..stability.faults import Fault, FaultError, FaultKind, out_of_memory
-from ..stockfish.pool import EngineCounts
+from ..stockfish.analysis import EngineCounts
 from ..tasks.prompt_stream import PromptStream
 from ..tasks.types import Example
 from .checks import check_rewards

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ..objective import zero_variance_groups
 from ..rollout.groups import Rollout
-from ..stockfish.pool import EngineCounts
+from ..stockfish.analysis import EngineCounts
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
 from .state import StepContext, StepReport

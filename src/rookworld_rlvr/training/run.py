@@ -22,6 +22,7 @@ from .state import StepContext
 class Run:
     """A run and its current state."""
 
+    config: RunConfig
     context: StepContext
     data: Data
     console: Console
@@ -35,10 +36,6 @@ class Run:
     """Resolved configuration. A resumed run writes it to its folder once its checkpoint has loaded."""
     signs: SignWatch = field(default_factory=SignWatch)
     stop_requested: bool = False
-
-    @property
-    def config(self) -> RunConfig:
-        return self.context.config
 
     @property
     def sampled(self) -> tuple[Example, ...]:

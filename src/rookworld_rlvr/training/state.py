@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,21 +13,36 @@ from ..model.batch import TokenBatch
 from ..model.policy import Policy
 from ..model.weights import averaged
 from ..model.world import World
+from ..objective import KLConfig, ObjectiveConfig
+from ..rollout.generator import GeneratorConfig
 from ..rollout.groups import Group, Rollout
 from ..stability.faults import Fault
 from ..stability.guards import Guards
-from ..stability.recovery import RecoveryState
+from ..stability.recovery import RecoveryConfig, RecoveryState
 from ..stability.reference import References
 from .collection import Sampler
-from .config import RunConfig
 from .loss import TokenTotals
+from .optim import OptimConfig
+
+
+class StepConfig(Protocol):
+    """Options that a step reads; see `config.RunConfig`."""
+
+    steps: int
+    seed: int
+    start_share: float
+    generator: GeneratorConfig
+    objective: ObjectiveConfig
+    kl: KLConfig
+    recovery: RecoveryConfig
+    optim: OptimConfig
 
 
 @dataclass(slots=True)
 class StepContext:
     """Configuration and state of a run that a step uses. `app.build` makes one per run."""
 
-    config: RunConfig
+    config: StepConfig
     policy: Policy
     references: References
     sampler: Sampler
@@ -53,7 +69,7 @@ class StepContext:
     def averaged_policy(self) -> AbstractContextManager[None]:
         """Return a context in which the policy has the averaged weights that a run evaluates and saves.
 
-        See `RunConfig.start_share`.
+        See `config.RunConfig.start_share`.
         """
         return averaged(self.policy.model, self.references.original.model, self.config.start_share)
 

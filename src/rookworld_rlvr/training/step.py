@@ -42,10 +42,9 @@ from ..stability.faults import FaultError, out_of_memory
 from . import checks
 from .all_moves import ROWS_PER_COMPLETION, MoveBatch, expected_value, move_batch
 from .collection import RolloutError, collect
-from .config import RunConfig
 from .loss import LossPlan, MicroLoss, TokenTotals, grpo_loss
 from .optim import learning_rate
-from .state import Event, Moment, StepContext, StepReport
+from .state import Event, Moment, StepConfig, StepContext, StepReport
 
 # Minimum size of a micro-batch that is made smaller so that no core idles. Smaller sizes were not tried.
 LEAST_EXAMPLES = 16
@@ -162,11 +161,11 @@ def _trained_batch(context: StepContext, kept: Rollout, batch: Batch, advantages
     return batch
 
 
-def _updates_per_pass(config: RunConfig, batch: Batch) -> int:
+def _updates_per_pass(config: StepConfig, batch: Batch) -> int:
     return max(1, min(config.objective.minibatches, len(batch.tokens_BT)))
 
 
-def _minibatches(batch: Batch, config: RunConfig, step: int) -> Iterator[Batch]:
+def _minibatches(batch: Batch, config: StepConfig, step: int) -> Iterator[Batch]:
     """Yield the examples of each update: in each epoch, the whole batch or random parts of it.
 
     The parts depend only on seed, step and epoch, because all ranks need the same ones.
@@ -181,7 +180,7 @@ def _minibatches(batch: Batch, config: RunConfig, step: int) -> Iterator[Batch]:
             yield batch.select(rows.to(batch.tokens_BT.device))
 
 
-def _sizes(config: RunConfig, batch: Batch, minibatch: Batch) -> LossSizes:
+def _sizes(config: StepConfig, batch: Batch, minibatch: Batch) -> LossSizes:
     """Return the sizes by which the loss of an update is normalised, whatever its micro-batches."""
     return LossSizes(
         completions=len(minibatch.tokens_BT),
@@ -302,7 +301,7 @@ def _totals(losses: Sequence[Sequence[Loss]]) -> TokenTotals:
     return TokenTotals.total(totals for _, totals in chain.from_iterable(losses))
 
 
-def kl_limit(config: RunConfig) -> float:
+def kl_limit(config: StepConfig) -> float:
     """Return the KL above which an update is a fault, nats per token; 0: none."""
     return config.recovery.guard.kl_limit if config.recovery.enabled else 0.0
 
