@@ -42,7 +42,7 @@ def writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
 def rows(folder: Path) -> list[tuple[str, str]]:
     file = sqlite3.connect(folder / FILE)
     try:
-        return file.execute("SELECT judge, position FROM analyses ORDER BY judge, position").fetchall()
+        return file.execute("SELECT engine, position FROM analyses ORDER BY engine, position").fetchall()
     finally:
         file.close()
 
@@ -73,22 +73,22 @@ def test_cache_key_has_clock_nodes_and_version_but_no_move_number(
     assert [searched(E4, nodes=1501), searched(E4, processes=2)] == [1, 0]
     monkeypatch.setenv("FAKE_NAME", "Stockfish 16")
     assert searched(E4) == 1
-    judges = {judge for judge, _ in rows(tmp_path)}
+    judges = {engine for engine, _ in rows(tmp_path)}
     assert "Stockfish 16 fake.nnue, hash 1, nodes 1500, all moves" in judges and len(judges) == 3
 
 
 def test_cached_analysis_is_visible_to_another_connection_at_once(tmp_path: Path) -> None:
     ours, theirs = EngineCache(tmp_path), EngineCache(tmp_path)
-    assert theirs.get("judge", E4) is None
-    ours.put("judge", VERDICT)
-    ours.put("judge", VERDICT)
-    assert theirs.get("judge", E4) == VERDICT and theirs.get("other", E4) is None
+    assert theirs.get("engine", E4) is None
+    ours.put("engine", VERDICT)
+    ours.put("engine", VERDICT)
+    assert theirs.get("engine", E4) == VERDICT and theirs.get("other", E4) is None
     for cache in (ours, theirs, theirs):
         cache.close()
 
 
 def test_concurrent_writer_processes_lose_no_analysis(tmp_path: Path) -> None:
-    writers = [writer(tmp_path, f"judge {i}", 60) for i in range(3)]
+    writers = [writer(tmp_path, f"engine {i}", 60) for i in range(3)]
     assert [process.wait(60) for process in writers] == [0, 0, 0]
     for process in writers:
         process.communicate()
@@ -96,7 +96,7 @@ def test_concurrent_writer_processes_lose_no_analysis(tmp_path: Path) -> None:
 
 
 def test_killed_writer_leaves_only_complete_analyses(tmp_path: Path) -> None:
-    process = writer(tmp_path, "judge", 10**7)
+    process = writer(tmp_path, "engine", 10**7)
     assert process.stdout is not None and process.stdout.readline() == "open\n"
     time.sleep(0.2)
     process.kill()
@@ -105,8 +105,8 @@ def test_killed_writer_leaves_only_complete_analyses(tmp_path: Path) -> None:
     written = [int(position) for _, position in rows(tmp_path)]
     assert sorted(written) == list(range(len(written))) and len(written) > 10
     for i in written[:: max(1, len(written) // 50)]:
-        assert cache.get("judge", f"{i}") == Analysis(f"{i}", (("e7e5", i / 100),) * 30)
-    cache.put("judge", VERDICT)
+        assert cache.get("engine", f"{i}") == Analysis(f"{i}", (("e7e5", i / 100),) * 30)
+    cache.put("engine", VERDICT)
     cache.close()
 
 
