@@ -108,7 +108,7 @@ class Table:
             self.train("debug=overfit", 90, "debug=overfit", *self.little),
             Part("out of memory", memory, 90, ["CUDA"]),
             *(self.ranks(kind, count) for count in (1, 2) for kind in ("ddp", "fsdp2")),
-            self.turns("max_staleness=0", "max_staleness=1"),
+            self.turns("generator.batch_size=128", "generator.batch_size=1024"),
             *self.parts_with_vllm(),
             self.train("default run", 300, *self.little),
             *self.parts_with_trl(),

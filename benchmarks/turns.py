@@ -1,6 +1,6 @@
 """Speed and memory of a step under several settings, in turns.
 
-    python benchmarks/turns.py max_staleness=0 max_staleness=1
+    python benchmarks/turns.py generator.batch_size=128 generator.batch_size=1024
     python benchmarks/turns.py objective.prompts_per_step=8 objective.prompts_per_step=128 --common threads=1
 
 The steps are those of `rookworld train`. A setting is one argument: overrides separated by spaces. Each setting has a
@@ -45,7 +45,7 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("settings", nargs="+", help="overrides of the configuration, as in max_staleness=1")
+    parser.add_argument("settings", nargs="+", help="overrides of the configuration, as in generator.batch_size=1024")
     parser.add_argument("--common", nargs="+", default=[], help="overrides of all settings")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1, help="steps per round")

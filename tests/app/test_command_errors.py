@@ -52,7 +52,7 @@ BAD_VALUES = [
     ("optim.weight_decay=-1", "optim.weight_decay: expected a finite number from 0 up"),
     ("seed=18446744073709551616", "seed: expected a number of at most 63 bits"),
     ("objective.loss=ppo", "ppo"),
-    ("objective.loss=gspo", "expected objective.mismatch.mode sequence_truncate, sequence_mask or off"),
+    ("objective.loss=gspo", "objective.loss=gspo: expected objective.mismatch_cap=0"),
     ("objective.epochs=0", "objective: expected epochs and minibatches from 1"),
     ("objective.collection.zero_variance=replace", "replace"),
     ("objective.mismatch.cap=1", "cap: expected above 1"),

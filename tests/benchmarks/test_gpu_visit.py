@@ -34,7 +34,7 @@ def test_dry_visit_succeeds_and_reports_every_part(gpu_visit: ModuleType, tmp_pa
     assert all(part["reason"] for part in parts.values() if part["outcome"] != "passed")
     assert parts["bench 124M 8×8 static"]["figures"]["static"]["completions_per_s"] > 0
     assert 0 < parts["roofline 3.5M 8×8"]["figures"]["static"]["bandwidth/generate"] <= 1
-    assert parts["max_staleness=1, in turns"]["figures"]["max_staleness=1"]["ratio"] > 0
+    assert parts["generator.batch_size=1024, in turns"]["figures"]["generator.batch_size=1024"]["ratio"] > 0
     assert parts["fsdp2, 1 card"]["outcome"] == parts["default run"]["outcome"] == "passed"
     assert all(f"| {name} | {part['outcome']} |" in page for name, part in parts.items())
 

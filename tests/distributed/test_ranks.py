@@ -23,9 +23,9 @@ CASES = {
 # With more micro-batches than ranks the gradients are summed in another order and round differently.
 ALL_MOVES = [*KL, "rubric.source=cached", "data.train=default", "data.held_out=default"]
 # GSPO refuses a mismatch correction by token.
-GSPO = ["objective.loss=gspo", "objective.mismatch.mode=sequence_truncate"]
+GSPO = ["objective.loss=gspo", "objective.mismatch_cap=0"]
 LOSSES = [GSPO if loss is LossKind.gspo else [f"objective.loss={loss}"] for loss in LossKind]
-EVERY = [[*KL, *loss, f"kl.form={form}"] for loss in LOSSES for form in KLForm]
+EVERY = [[*KL, *loss, f"kl.form='{form}'"] for loss in LOSSES for form in KLForm]
 COMPARED = ("loss", "grad_norm", "logprobs", "kl")
 SAME = ("groups", "updates", "fault")
 TOLERANCE = 1e-5

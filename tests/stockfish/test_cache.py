@@ -20,7 +20,7 @@ E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 VERDICT = Analysis(E4, (("e7e5", -0.31), ("f7f5", -999.98)))
 WRITER = (
     "import sys, pathlib\n"
-    "from rookworld_rlvr.stockfish.engine import Analysis\n"
+    "from rookworld_rlvr.stockfish.analysis import Analysis\n"
     "from rookworld_rlvr.stockfish.cache import EngineCache\n"
     "cache = EngineCache(pathlib.Path(sys.argv[1]))\n"
     "print('open', flush=True)\n"
