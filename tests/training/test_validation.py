@@ -107,7 +107,7 @@ def test_start_every_nth_step_and_last_step_are_validated(train: Callable[..., P
 def test_newest_checkpoint_is_best_in_run_with_too_few_rows_to_validate(train: Callable[..., Path]) -> None:
     folder = train(*GIVEN, "evaluation.curve_every=1", "data.limit=8")
     assert [line["step"] for line in lines_of(folder)] == [1, 2, 3]
-    assert "\n  every: 1\n" in (folder / "config.yaml").read_text()
+    assert "\n  curve_every: 1\n" in (folder / "config.yaml").read_text()
     assert (folder / "checkpoints/best").resolve().name == "step-3"
 
 
