@@ -44,7 +44,7 @@ def theirs(connection: Connection, side: TrlSide) -> None:
     config = sides.configured(side.overrides)
     set_threads(config.threads)
     torch.manual_seed(config.seed)
-    sampler = PromptStream(load_data(config.data, seed=config.seed).train, config.data.mixture, config.seed)
+    sampler = PromptStream(load_data(config.data, seed=config.seed).train, config.data.policy_share, config.seed)
     examples = sampler.draw(config.objective.prompts_per_step * config.steps)
     counted = sides.Counted()
     with tempfile.TemporaryDirectory() as folder:

@@ -71,13 +71,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "logging=tensorboard": {"logging.tracker": Tracker.tensorboard},
     "experiment=policy_only": {
         "name": "policy-only",
-        "data.mixture.policy": 1.0,
-        "data.mixture.environment": 0.0,
+        "data.policy_share": 1.0,
     },
     "experiment=environment_only": {
         "name": "environment-only",
-        "data.mixture.policy": 0.0,
-        "data.mixture.environment": 1.0,
+        "data.policy_share": 0.0,
     },
     "experiment=long": {
         "name": "long",
@@ -90,8 +88,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "evaluation.rows": 0,
         "evaluation.match_pairs": 0,
         "data.limit": 4,
-        "data.mixture.policy": 1.0,
-        "data.mixture.environment": 1.0,
+        "data.policy_share": 0.5,
         "objective.prompts_per_step": 4,
         "objective.group_size": 16,
         "kl.form": KLForm.off,

@@ -64,7 +64,6 @@ OPTIONS = {
     "model.path": Option("tiny", (), "passes"),
     "data.train": Option("{held_out}"),
     "data.held_out": Option("default"),
-    "data.split": Option("nope", ("data.train={dataset}",)),
     "data.limit": Option(3, ("evaluation.rows=99", "generator.max_new_tokens=1")),
     "data.exclude": Option("[{held_out}]", ("evaluation.rows=99", "generator.max_new_tokens=1")),
     "generator.kind": Option("vllm_server"),

@@ -39,7 +39,7 @@ def leaves(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 LEAVES = dict(leaves(RunConfig()))
-KL = ("kl.coef=1", "optim.lr=0.01", "recovery.guard.kl_limit=0")
+KL = ("kl.coef=1", "optim.lr=0.01", "recovery.kl_limit=0")
 # With these updates the policy moves so far from the sampling policy that the clip takes effect.
 FAR = ("objective.epochs=3", "optim.lr=0.005")
 # Settings of the failing server that the observer `server` starts.
@@ -88,14 +88,12 @@ OPTIONS: dict[str, Option] = {
     "seed": Option(1),
     "data.train": Option("default", "rows"),
     "data.held_out": Option("default", "rows"),
-    "data.split": Option("nope", "rows", ("data.train={dataset}",)),
     "data.limit": Option(10, "rows"),
     "data.exclude": Option("[default]", "rows", ("data.train=default", "data.held_out=default")),
-    "data.mixture.policy": Option(0),
-    "data.mixture.environment": Option(0),
+    "data.policy_share": Option(0),
     "generator.temperature": Option(0.8),
     "generator.max_new_tokens": Option(20),
-    "generator.batch_size": Option(4, "forward_passes", ("data.mixture.environment=0", "objective.prompts_per_step=4")),
+    "generator.batch_size": Option(4, "forward_passes", ("data.policy_share=1", "objective.prompts_per_step=4")),
     "generator.vllm.kv_cache_gib": Option(2.0, "engines"),
     "generator.vllm.gpu_memory_fraction": Option(0.5, "engines"),
     "generator.vllm.url": Option("http://127.0.0.1:2", "server", SERVER),
@@ -121,10 +119,7 @@ OPTIONS: dict[str, Option] = {
     "recovery.enabled": Option(False, "escalation"),
     "recovery.recovery_lr_factor": Option(0.25, "escalation"),
     "recovery.max_consecutive_nans": Option(2, "escalation"),
-    "recovery.restore_after": Option(3, "escalation"),
-    "recovery.max_restores": Option(1, "escalation"),
-    "recovery.guard.spike_factor": Option(20.0, "alarms"),
-    "recovery.guard.kl_limit": Option(0.5, "alarms"),
+    "recovery.kl_limit": Option(0.5, "alarms"),
     "optim.lr": Option(0.001),
     "optim.warmup_steps": Option(5),
     "optim.min_lr_fraction": Option(0.9),

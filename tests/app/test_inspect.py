@@ -10,6 +10,7 @@ from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.model.loading import load_policy
 from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.stability import recovery
 from rookworld_rlvr.training import step
 from rookworld_rlvr.training.all_moves import expected_value
 
@@ -20,14 +21,20 @@ GIVEN = (
     "evaluation.rows=0",
     "generator.max_new_tokens=8",
     "recovery.max_consecutive_nans=1",
-    "recovery.restore_after=9",
 )
+
+
+@pytest.fixture(autouse=True)
+def no_restores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let faults be skipped, and a fault that damages the weights end the run."""
+    monkeypatch.setattr(recovery, "RESTORE_AFTER", 9)
+    monkeypatch.setattr(recovery, "MAX_RESTORES", 0)
 
 
 @pytest.fixture
 def overflowing(train: Train) -> Path:
     """Return the fault batch of a run whose KL term overflows, because KL is above 1 nat after one update."""
-    folder = train(*GIVEN, "kl.coef=3e38", "optim.lr=0.1", "recovery.guard.kl_limit=0", exit_code=4)
+    folder = train(*GIVEN, "kl.coef=3e38", "optim.lr=0.1", "recovery.kl_limit=0", exit_code=4)
     return folder / "faults/step-3.pt"
 
 
@@ -61,8 +68,7 @@ def test_survived_fault_is_replayed_from_the_previous_checkpoint(
 
 
 def test_kl_above_its_limit_recurs_in_the_replay(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
-    limit = ("recovery.guard.kl_limit=1e-9", "recovery.max_restores=0")
-    folder = train(*GIVEN, *limit, exit_code=4)
+    folder = train(*GIVEN, "recovery.kl_limit=1e-9", exit_code=4)
     [fault] = (folder / "faults").iterdir()
     capfd.readouterr()
     assert main(["inspect", str(fault)]) == 0
@@ -102,7 +108,7 @@ def test_all_moves_fault_is_replayed_with_its_expected_value(
         value, logprobs = expected_value(*arguments, **options)  # type: ignore[arg-type]
         return value, logprobs * torch.nan
 
-    shipped = ("model.path=tiny", "rubric.source=cached", "data.train=default", "data.mixture.environment=0")
+    shipped = ("model.path=tiny", "rubric.source=cached", "data.train=default", "data.policy_share=1")
     with monkeypatch.context() as patch:
         patch.setattr(step, "expected_value", spoiled)
         folder = train(*GIVEN, *shipped, exit_code=4)

@@ -50,7 +50,7 @@ def test_a_folder_of_data_files_is_read_as_a_hugging_face_dataset(
     write("set/test.jsonl", json.dumps(rows[0]))
     corpus = read_corpus(tmp_path / "set")
     assert (corpus.examples, corpus.rejects) == (examples, {"bad_prompt": 1})
-    assert read_corpus(tmp_path / "set", split="test").examples == (policy,)
+    assert read_corpus(f"{tmp_path / 'set'}:test").examples == (policy,)
 
 
 @pytest.mark.usefixtures("hub_cache")
@@ -67,7 +67,7 @@ def test_a_dataset_saved_to_disk_is_read_with_and_without_splits(tmp_path: Path,
     rows.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(tmp_path / "two")
     assert read_corpus(tmp_path / "one").examples == examples
-    assert read_corpus(tmp_path / "two", split="test").examples == examples[1:]
+    assert read_corpus(f"{tmp_path / 'two'}:test").examples == examples[1:]
 
 
 @pytest.mark.usefixtures("hub_cache")
@@ -77,7 +77,7 @@ def test_folder_without_dataset_or_split_raises_one_line_error(write: Writer, tm
     if lines:
         write("set/train.jsonl", *lines)
     with pytest.raises(UserError) as caught:
-        read_corpus(tmp_path / "set", split="validation" if lines and "text" in lines[0] else "train")
+        read_corpus(f"{tmp_path / 'set'}{':validation' if lines and 'text' in lines[0] else ''}")
     assert str(caught.value).startswith("expected a dataset with a split '")
     assert str(tmp_path / "set") in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -91,7 +91,7 @@ def test_dataset_name_is_loaded_from_the_hub(monkeypatch: pytest.MonkeyPatch, ex
         return [in_one_column(examples[0])]
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert read_corpus("someone/rook_1.5", split="validation").examples == examples[:1]
+    assert read_corpus("someone/rook_1.5:validation").examples == examples[:1]
     assert names == [("someone/rook_1.5", "validation", True)]
 
 

@@ -26,7 +26,7 @@ from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
 
 # The shipped evaluations contain the positions of the shipped training rows.
-DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.mixture.environment=0")
+DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.policy_share=1")
 
 
 @pytest.fixture(scope="module")

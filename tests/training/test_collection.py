@@ -29,7 +29,7 @@ from rookworld_rlvr.training.step import grpo_step
 MakeRun = Callable[..., Run]
 COLLECTION = "objective.collection"
 # With equal shares the tasks alternate.
-BOTH_TASKS = ("data.mixture.policy=1", "data.mixture.environment=1")
+BOTH_TASKS = ("data.policy_share=0.5",)
 NO_CLIP = "optim.max_grad_norm=1e9"
 
 

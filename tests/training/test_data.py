@@ -10,11 +10,9 @@ from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
-from rookworld_rlvr.tasks.prompt_stream import MixtureConfig
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import DataConfig, default_file, held_out_positions, load_data, load_evaluation_data
 
-POLICY_ONLY = MixtureConfig(1.0, 0.0)
 OPENING_FENS = [opening_board(opening).fen() for opening in OPENINGS]
 
 
@@ -41,7 +39,7 @@ def test_shipped_held_out_positions_are_never_trained_on(
     assert len(shipped_openings) == 2
     train = write_fens(tmp_path / "train.fen", OPENING_FENS)
     own = write_fens(tmp_path / "own.fen", OPENING_FENS[:1])
-    config = DataConfig(train=train, held_out=held_out and own, mixture=POLICY_ONLY)
+    config = DataConfig(train=train, held_out=held_out and own, policy_share=1.0)
     data = load_data(config, seed=0)
     barred = {position_key(parse_fen(fen)) for fen in shipped_openings}
     assert not keys(data.train) & (barred | keys(data.held_out))
@@ -54,15 +52,15 @@ def test_shipped_held_out_positions_are_never_trained_on(
 def test_held_out_positions_are_excluded_regardless_of_row_limit(tmp_path: Path) -> None:
     train = write_fens(tmp_path / "train.fen", OPENING_FENS[:40])
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[10:20])
-    data = load_data(DataConfig(train=train, held_out=held_out, limit=15, mixture=POLICY_ONLY), seed=0)
+    data = load_data(DataConfig(train=train, held_out=held_out, limit=15, policy_share=1.0), seed=0)
     assert len(data.held_out) == 10 and len(data.train) <= 10
-    data = load_data(DataConfig(train=train, held_out=held_out, limit=1, mixture=POLICY_ONLY), seed=0)
+    data = load_data(DataConfig(train=train, held_out=held_out, limit=1, policy_share=1.0), seed=0)
     assert len(data.held_out) == 1
     barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[10:20]}
     assert data.excluded == held_out_positions() | barred
     # If a fraction is held out, its positions are the same whether all rows are read or only some.
     shares = [
-        load_data(DataConfig(train=train, held_out="", limit=limit, mixture=POLICY_ONLY), seed=0) for limit in (None, 9)
+        load_data(DataConfig(train=train, held_out="", limit=limit, policy_share=1.0), seed=0) for limit in (None, 9)
     ]
     assert len(shares[1].held_out) < len(shares[0].held_out) and shares[0].excluded == shares[1].excluded
 
@@ -84,7 +82,7 @@ def test_excluded_sources_are_neither_trained_on_nor_evaluated(tmp_path: Path) -
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[30:40])
     played = tmp_path / "self_play_positions.jsonl"
     played.write_text("".join(f'{{"fen": "{fen}", "game": 0, "ply": 3}}\n' for fen in OPENING_FENS[15:35]))
-    config = DataConfig(train=train, held_out=held_out, exclude=[str(played)], mixture=POLICY_ONLY, limit=18)
+    config = DataConfig(train=train, held_out=held_out, exclude=[str(played)], policy_share=1.0, limit=18)
     barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[15:35]}
     data = load_data(config, seed=0)
     assert barred <= data.excluded and not keys(data.train) & barred and len(data.train) >= 12
@@ -105,7 +103,7 @@ def test_rows_left_out_of_a_source_are_counted_by_reason(tmp_path: Path) -> None
     good = [json.dumps({"fen": fen}) for fen in [*OPENING_FENS[5:15], OPENING_FENS[0]]]
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join([*good, '{"fen": "nonsense"}', '{"fen": "8/8"}', "chess"]) + "\n")
-    config = DataConfig(train=str(rows), held_out=held_out, mixture=POLICY_ONLY)
+    config = DataConfig(train=str(rows), held_out=held_out, policy_share=1.0)
     rows_line, bad, barred = load_data(config, seed=0).notes
     assert rows_line == f"data: 10 of policy, 0 of environment from {rows}; 1 held-out rows from {held_out}"
     assert bad.startswith(f"{rows}: 3 of 14 rows are malformed and were left out (bad_")
@@ -117,7 +115,7 @@ def test_rows_left_out_of_a_source_are_counted_by_reason(tmp_path: Path) -> None
 def test_pgn_game_without_result_is_noted_as_cut_off(tmp_path: Path) -> None:
     games = tmp_path / "cut.pgn"
     games.write_text("1. e4 e5 2. Nf3 1-0\n\n1. d4 d5 2. c4 e6 3. Nc3 Nf6 4. B")
-    config = DataConfig(train=str(games), mixture=POLICY_ONLY)
+    config = DataConfig(train=str(games), policy_share=1.0)
     assert (
         f"{games}: Game 2 has no result: it stops at line 3, and the file may be cut off there"
         in load_data(config, seed=0).notes
@@ -126,5 +124,5 @@ def test_pgn_game_without_result_is_noted_as_cut_off(tmp_path: Path) -> None:
 
 def test_source_without_rows_of_a_task_is_refused_with_option_to_set(tmp_path: Path) -> None:
     rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:15])
-    with pytest.raises(UserError, match=r"rows of task environment.*data\.mixture\.environment=0 needs none"):
+    with pytest.raises(UserError, match=r"rows of task environment.*data\.policy_share=1 needs none"):
         load_data(DataConfig(train=rows), seed=0)

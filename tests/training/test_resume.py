@@ -215,10 +215,9 @@ def test_resume_during_learning_rate_ramp_continues_the_ramp(
     make_saved_run: MakeRun, set_limits: Callable[..., None]
 ) -> None:
     set_limits(GOOD_STEPS=2, RAMP_STEPS=10)
-    actions = ("recovery.restore_after=2",)
     faults = nan_gradients(3, 4, 12, 13)
-    whole, killed = whole_and_killed(make_saved_run, actions, [faults])
-    run = make_saved_run(*TWENTY, *actions, f"resume={killed}")
+    whole, killed = whole_and_killed(make_saved_run, (), [faults])
+    run = make_saved_run(*TWENTY, f"resume={killed}")
     run.context.hooks.append(faults)
     train_run(run)
     rows = metrics(whole)

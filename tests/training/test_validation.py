@@ -50,7 +50,7 @@ def test_rows_held_back_must_leave_some_to_train_on(make_run: Callable[..., Any]
     line = "P: 7k/8/8/8/8/8/8/K7 w - - 0 1 M: a1a2 E: 0.5 B: a1a2\n"
     (tmp_path / "one.txt").write_text(line * 10)
     with pytest.raises(UserError, match="expected to leave training rows of task policy"):
-        make_run(f"data.train={tmp_path / 'one.txt'}", "data.mixture.environment=0", "data.mixture.policy=1")
+        make_run(f"data.train={tmp_path / 'one.txt'}", "data.policy_share=1")
 
 
 def rows(**values: list[float]) -> list[Row]:

@@ -27,7 +27,7 @@ from ..stability.reference import References
 from ..stockfish.engine import EngineConfig
 from ..stockfish.pool import EnginePool
 from ..tasks.corpus import example_key
-from ..tasks.prompt_stream import PromptStream
+from ..tasks.prompt_stream import PromptStream, shares
 from ..training.checkpoint import find_run
 from ..training.collection import Sampler
 from ..training.config import RunConfig, Tracker
@@ -93,7 +93,7 @@ def build_unsaved_run(config: RunConfig) -> Run:
         random.seed(config.seed)
         torch.manual_seed(config.seed)
         data = _load_data(config)
-        prompts = PromptStream(data.train, config.data.mixture, config.seed)
+        prompts = PromptStream(data.train, config.data.policy_share, config.seed)
         return _build(config, data, prompts, device, world)
     except BaseException as error:
         world.failed(error)
@@ -128,7 +128,7 @@ def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.d
         ),
         world=world,
         optimizer=make_optimizer(policy.model.parameters(), config.optim),
-        guards=Guards(config.recovery.guard),
+        guards=Guards(),
         hooks=[measure_peak],
     )
     return Run(
@@ -148,7 +148,7 @@ def _load_data(config: RunConfig) -> Data:
         mates, _ = unseen_mates(config.evaluation.mates, frozenset(map(example_key, data.train)))
         data = replace(data, mates=tuple(mates))
     data = hold_back(data, config.evaluation.curve_rows)
-    for task, share in config.data.mixture.proportions().items():
+    for task, share in shares(config.data.policy_share).items():
         if share and not any(example.task is task for example in data.train):
             raise UserError(f"evaluation.curve_rows: expected to leave training rows of task {task}, got none left")
     return data

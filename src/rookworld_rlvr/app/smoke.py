@@ -11,7 +11,7 @@ from rich.console import Console
 from ..errors import TrainingGaveUpError
 from ..objective import ZeroVariance
 from ..rollout.groups import Group
-from ..tasks.prompt_stream import MixtureConfig, PromptStream
+from ..tasks.prompt_stream import PromptStream
 from ..training.config import RunConfig
 from ..training.memory import peak_memory_gib
 from ..training.preflight import (
@@ -53,8 +53,8 @@ def _smoke(config: RunConfig, run: Run) -> None:
     # The checks need the model before any update, so they run first. They are printed last.
     checks = preflight_checks(run.context, examples)
     # With rows of both tasks, draw one prompt of each.
-    mixture = MixtureConfig(1.0, 1.0) if len(examples) == 2 else config.data.mixture
-    run.context.sampler.prompts = PromptStream(examples, mixture, config.seed)
+    share = 0.5 if len(examples) == 2 else config.data.policy_share
+    run.context.sampler.prompts = PromptStream(examples, share, config.seed)
     # With two completions per prompt many groups have zero variance. They are kept, or there might be no step to show.
     collection = replace(config.objective.collection, zero_variance=ZeroVariance.keep)
     objective = replace(

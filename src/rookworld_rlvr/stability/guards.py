@@ -16,27 +16,11 @@ MEMORY = 0.05
 LEAST_DEVIATION = 0.1
 # Number of steps that a guard must have observed before it can report a fault.
 HISTORY = 10
-# Number of standard deviations of the logarithm by which a spike is above the mean. It must exceed `spike_factor` too:
-# in a calm part of a run, a step may be many deviations away and still be harmless.
+# A spike is more than SPIKE_FACTOR times the geometric mean of the run, and also more than SPIKE_SIGMAS standard
+# deviations of the logarithm above it. Either alone finds too much: in a calm part of a run a harmless step may be many
+# deviations away, and in a restless one ten times the mean is usual.
+SPIKE_FACTOR = 10.0
 SPIKE_SIGMAS = 6.0
-
-
-@dataclass(slots=True)
-class GuardConfig:
-    """Limits beyond which a step is a fault."""
-
-    spike_factor: float = 10.0
-    """A gradient's norm is a spike if it is more than this many times the run's geometric mean, and also more than six
-    standard deviations above it in the logarithm."""
-    kl_limit: float = 1.0
-    """Nats per token. An update with a mean KL(policy‖reference) above it is always a fault; 0 turns the limit off."""
-
-    def __post_init__(self) -> None:
-        if not self.spike_factor > 1 or not self.kl_limit >= 0:
-            raise ValueError(
-                "recovery.guard: expected spike_factor above 1 and kl_limit from 0, "
-                f"got {self.spike_factor} and {self.kl_limit}"
-            )
 
 
 @dataclass(slots=True)
@@ -55,20 +39,19 @@ class LogStatistics:
         self.mean += weight * distance
         self.variance = (1 - weight) * (self.variance + weight * distance**2)
 
-    def is_spike(self, value: float, floor: float, factor: float) -> bool:
+    def is_spike(self, value: float, floor: float) -> bool:
         """Return True if a finite value is far above the observed ones; False before there are HISTORY of them."""
         if self.count < HISTORY:
             return False
         distance = math.log(max(value, floor)) - self.mean
         deviation = max(math.sqrt(self.variance), LEAST_DEVIATION)
-        return distance > math.log(factor) and distance > SPIKE_SIGMAS * deviation
+        return distance > math.log(SPIKE_FACTOR) and distance > SPIKE_SIGMAS * deviation
 
 
 @dataclass(slots=True)
 class Guards:
     """The guards of a run. A restore of an earlier checkpoint keeps them: without a history they report nothing."""
 
-    config: GuardConfig = field(default_factory=GuardConfig)
     grad_norm: LogStatistics = field(default_factory=LogStatistics)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,30 +1,34 @@
 """Recovery after a fault, as an escalation of three actions.
 
 1. **skip**: the update is not made, and the fault is counted.
-2. **restore**: after `restore_after` faults in a row, or at once if the weights themselves are wrong, the last good
+2. **restore**: after RESTORE_AFTER faults in a row, or at once if the weights themselves are wrong, the last good
    checkpoint is restored (weights, optimiser, schedule, random state, references). The prompt stream is not reset, so
    the same batch does not return.
    The learning rate is multiplied by `recovery_lr_factor`. After GOOD_STEPS good steps it ramps back over
    RAMP_STEPS steps; each restore after the first lowers the ceiling of the ramp by the same factor.
-3. **stop**: after more than `max_consecutive_nans` faults in a row, if more than `max_restores` restores are due, or
+3. **stop**: after more than `max_consecutive_nans` faults in a row, if more than MAX_RESTORES restores are due, or
    at once after a fault that would return in every step, the run ends with exit code 4 and a written diagnosis.
 
 A checkpoint is good once GOOD_STEPS steps in a row after it went well. Nothing here loosens a guard.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from .faults import UNRECOVERABLE, Fault
-from .guards import GuardConfig
 
 # Number of good steps in a row after which the learning rate ramps back and an earlier checkpoint counts as good: as
 # many as the guards remember.
 GOOD_STEPS = 20
 # Number of steps in which the ramp undoes one reduction of the learning rate.
 RAMP_STEPS = 20
+# Number of faults in a row after which the last good checkpoint is restored. One fault alone may be due to its batch.
+RESTORE_AFTER = 2
+# Largest number of restores. Eight halvings leave 0.4 % of the learning rate.
+MAX_RESTORES = 8
 
 
 class Action(StrEnum):
@@ -47,11 +51,8 @@ class RecoveryConfig:
     """Factor on the learning rate at every restore."""
     max_consecutive_nans: int = 5
     """Maximum number of faults in a row; after one more, training stops (exit code 4)."""
-    restore_after: int = 2
-    """Number of faults in a row after which the last good checkpoint is restored."""
-    max_restores: int = 8
-    """Maximum number of restores; if one more is due, training stops (exit code 4)."""
-    guard: GuardConfig = field(default_factory=GuardConfig)
+    kl_limit: float = 1.0
+    """Nats per token. An update with a mean KL(policy‖reference) above it is always a fault. 0: no limit."""
 
     def __post_init__(self) -> None:
         if not 0 < self.recovery_lr_factor <= 1 or self.max_consecutive_nans < 1:
@@ -59,10 +60,8 @@ class RecoveryConfig:
                 "recovery: expected recovery_lr_factor in (0, 1] and max_consecutive_nans from 1, "
                 f"got {self.recovery_lr_factor} and {self.max_consecutive_nans}"
             )
-        if self.restore_after < 1:
-            raise ValueError(f"recovery.restore_after: expected 1 or more, got {self.restore_after}")
-        if self.max_restores < 0:
-            raise ValueError(f"recovery.max_restores: expected 0 or more, got {self.max_restores}")
+        if not 0 <= self.kl_limit < math.inf:
+            raise ValueError(f"recovery.kl_limit: expected a finite number from 0 up, got {self.kl_limit}")
 
 
 @dataclass(slots=True)
@@ -121,13 +120,13 @@ def escalate(state: RecoveryState, config: RecoveryConfig, *, step: int, fault: 
         return Action.stop
     if not config.enabled:
         return Action.stop if fault.damages_weights else Action.skip
-    if not fault.damages_weights and state.consecutive < config.restore_after:
+    if not fault.damages_weights and state.consecutive < RESTORE_AFTER:
         return Action.skip
     return _restore(state, config)
 
 
 def _restore(state: RecoveryState, config: RecoveryConfig) -> Action:
-    if state.restores >= config.max_restores:
+    if state.restores >= MAX_RESTORES:
         return Action.stop
     state.lr_ceiling = config.recovery_lr_factor**state.restores
     state.lr_scale = min(state.lr_scale, state.lr_ceiling) * config.recovery_lr_factor

@@ -32,6 +32,7 @@ HASH_BYTES = 8
 KEYS_KEPT = 1 << 16
 POSITION_FILES = (".fen", ".epd", ".pgn")
 FILE_TYPES = (".txt", ".jsonl", *POSITION_FILES)
+TRAIN_SPLIT = "train"
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 FENS = "the line is a FEN alone: name a file of FENs .fen"
@@ -50,16 +51,17 @@ class Corpus:
     """Number of malformed rows by the name of their `FailureReason`."""
 
 
-def read_corpus(source: str | Path, *, split: str = "train", limit: int | None = None) -> Corpus:
+def read_corpus(source: str | Path, *, limit: int | None = None) -> Corpus:
     """Read the examples of `source`: a `.txt` or `.jsonl` file, a dataset's folder, or a dataset's name on the hub.
 
-    A `.fen`, `.epd` or `.pgn` file gives policy prompts without labels.
+    A `.fen`, `.epd` or `.pgn` file gives policy prompts without labels. `NAME:SPLIT` is a split of a dataset other than
+    `train`.
 
-    `split` applies to datasets. `limit` is the maximum number of rows to read; blank lines do not count. Raises
+    `limit` is the maximum number of rows to read; blank lines do not count. Raises
     UserError if the source does not exist, cannot be read or holds no valid row.
     """
     rejects: Counter[str] = Counter()
-    rows = map(parse_row, islice(raw_rows(source, split=split), limit))
+    rows = map(parse_row, islice(raw_rows(source), limit))
     return Corpus(tuple(_valid_rows(source, rows, rejects)), rejects)
 
 
@@ -87,22 +89,35 @@ def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int], fi
     raise UserError(f"{wanted}, got {reasons}; the first: {first}")
 
 
-def raw_rows(source: str | Path, *, split: str = "train") -> Iterator[RawRow]:
+def raw_rows(source: str | Path) -> Iterator[RawRow]:
     """Yield the rows of `source` unparsed and without blank lines. Raises UserError during iteration."""
+    source, split = _name_and_split(source)
     path = Path(source)
+    if path.is_file() and split:
+        raise UserError(f"expected a split of a dataset, got {split!r} of the file {source}")
     if path.is_file() and path.suffix not in FILE_TYPES:
         raise UserError(f"expected a .txt, .jsonl, .fen, .epd or .pgn file, got {source}")
     if not path.exists() and not _may_be_hub_name(source):
         wanted = "a .txt, .jsonl, .fen, .epd or .pgn file, a dataset folder or name"
         raise UserError(f"expected {wanted}, got {source}: no file")
     try:
-        yield from _file_rows(path) if path.is_file() else _dataset_rows(source, split)
+        yield from _file_rows(path) if path.is_file() else _dataset_rows(source, split or TRAIN_SPLIT)
     except UserError:
         raise
     except ValueError as error:
         raise UserError(first_line(error)) from error
     except OSError as error:
         raise UserError(f"expected rows in {source}, got {first_line(error)}") from error
+
+
+def _name_and_split(source: str | Path) -> tuple[str | Path, str]:
+    """Divide `NAME:SPLIT` into the name of a dataset and its split; empty if `source` names no split.
+
+    >>> _name_and_split("owner/name:validation"), _name_and_split("owner/name")
+    (('owner/name', 'validation'), ('owner/name', ''))
+    """
+    name, colon, split = str(source).rpartition(":")
+    return (name, split) if colon and split and not Path(source).exists() else (source, "")
 
 
 def _may_be_hub_name(source: str | Path) -> bool:

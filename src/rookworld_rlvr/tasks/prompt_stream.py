@@ -1,68 +1,48 @@
 """Stream of examples: a mixture of tasks over shuffled epochs, seeded and resumable."""
 
 import hashlib
-import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .types import Example, Task
 
 
-@dataclass(slots=True)
-class MixtureConfig:
-    """Weights of the tasks among the prompts; only their proportion matters.
+def shares(policy_share: float) -> dict[Task, float]:
+    """Return each task's share of the prompts, for a share of the policy task from 0 to 1.
 
-    By default a quarter of the prompts belongs to the environment task, so that it is not forgotten.
+    >>> shares(0.75)
+    {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
     """
-
-    policy: float = 0.75
-    """Weight of the policy task among the prompts."""
-    environment: float = 0.25
-    """Weight of the environment task."""
-
-    def __post_init__(self) -> None:
-        weights = (self.policy, self.environment)
-        if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights):
-            raise ValueError(f"expected finite mixture weights from 0 up, one of them above 0, got {self}")
-
-    def proportions(self) -> dict[Task, float]:
-        """Return each task's share of the samples; the shares sum to 1.
-
-        >>> MixtureConfig(3.0, 1.0).proportions()
-        {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
-        """
-        whole = self.policy + self.environment
-        return {Task.policy: self.policy / whole, Task.environment: self.environment / whole}
+    return {Task.policy: policy_share, Task.environment: 1 - policy_share}
 
 
 class PromptStream:
     """Endless stream of examples: every example of a task once per epoch, in a new order each epoch.
 
     Tasks are interleaved by smooth weighted round robin: after any number of draws each task's count is within one of
-    its share. Raises ValueError if a task with a weight above 0 has no examples.
+    its share. Raises ValueError if a task with a share above 0 has no examples.
     """
 
-    def __init__(self, examples: Sequence[Example], config: MixtureConfig, seed: int) -> None:
-        self._proportions = config.proportions()
-        self._credits = dict.fromkeys(self._proportions, 0.0)
+    def __init__(self, examples: Sequence[Example], policy_share: float, seed: int) -> None:
+        self._shares = shares(policy_share)
+        self._credits = dict.fromkeys(self._shares, 0.0)
         self._epochs = {
             task: _Epochs([example for example in examples if example.task is task], task, seed)
-            for task in self._proportions
+            for task in self._shares
         }
-        for task, proportion in self._proportions.items():
-            if proportion and not self._epochs[task].examples:
-                raise ValueError(f"expected examples of task {task} for its share {proportion:.2f}, got none")
+        for task, share in self._shares.items():
+            if share and not self._epochs[task].examples:
+                raise ValueError(f"expected examples of task {task} for its share {share:.2f}, got none")
 
     def draw(self, n: int) -> list[Example]:
         """Return the next `n` examples, tasks interleaved. They may extend into the next epoch."""
         return [self._epochs[self._next_task()].next() for _ in range(n)]
 
     def _next_task(self) -> Task:
-        for task, proportion in self._proportions.items():
-            self._credits[task] += proportion
-        drawable = (task for task, proportion in self._proportions.items() if proportion)
+        for task, share in self._shares.items():
+            self._credits[task] += share
+        drawable = (task for task, share in self._shares.items() if share)
         chosen = max(drawable, key=self._credits.__getitem__)
         self._credits[chosen] -= 1
         return chosen
@@ -76,7 +56,7 @@ class PromptStream:
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Resume at `state`. Raises ValueError if it was taken with other examples or another seed.
 
-        The mixture may differ: what remains of the old mixture shifts each task's count by at most one draw.
+        The shares may differ: what remains of the old ones shifts each task's count by at most one draw.
         """
         for task, epochs in self._epochs.items():
             epochs.check_state(state[task.value])

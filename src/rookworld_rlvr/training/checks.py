@@ -104,7 +104,7 @@ def check_gradient_spike(
     model: nn.Module, grad_norm: float, guards: Guards, minibatch: TokenBatch, *, floor: float
 ) -> None:
     """Check that the gradient's norm is no spike in the run's history. A norm below `floor` counts as `floor`."""
-    if guards.grad_norm.is_spike(grad_norm, floor, guards.config.spike_factor):
+    if guards.grad_norm.is_spike(grad_norm, floor):
         usual = math.exp(guards.grad_norm.mean)
         largest = max(model.named_parameters(), key=lambda named: _norm(named[1].grad))
         where = f"gradient of {largest[0]}"

@@ -16,7 +16,6 @@ from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig
 from ..stability.recovery import RecoveryConfig
 from ..stability.reference import ReferenceConfig
-from ..tasks.prompt_stream import MixtureConfig
 from .optim import OptimConfig
 
 DEFAULT = "default"
@@ -28,11 +27,10 @@ class SourceConfig:
 
     train: str = DEFAULT
     """Source of the training examples: `default` (ships with the package), a `.txt`, `.jsonl`, `.fen`, `.epd` or `.pgn`
-    file, a dataset's folder or its hub name. `evaluate` does not use their positions."""
+    file, a dataset's folder or its hub name. `NAME:SPLIT` reads another split of a dataset than `train`. `evaluate`
+    does not use the positions of this source."""
     held_out: str = DEFAULT
     """Source of the examples to evaluate on, as for `train`. Empty: a tenth of the training source's positions."""
-    split: str = "train"
-    """Split of a dataset to read. Files have no splits."""
     limit: int | None = None
     """Maximum number of rows read from each source; null: all. Positions that training and held-out rows must not share
     are always taken from the whole source."""
@@ -46,9 +44,15 @@ class SourceConfig:
 
 @dataclass(slots=True)
 class DataConfig(SourceConfig):
-    """Data sources, and the mixture of tasks among the prompts drawn from them."""
+    """Data sources, and the share of the tasks among the prompts drawn from them."""
 
-    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    policy_share: float = 0.75
+    """Share of the policy task among the prompts; the others belong to the environment task. 1 and 0: one task only."""
+
+    def __post_init__(self) -> None:
+        SourceConfig.__post_init__(self)
+        if not 0 <= self.policy_share <= 1:
+            raise ValueError(f"data.policy_share: expected a number from 0 to 1, got {self.policy_share}")
 
 
 class Tracker(StrEnum):

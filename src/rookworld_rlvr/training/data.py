@@ -11,6 +11,7 @@ from ..errors import UserError, prefixed
 from ..evaluation.mate_in_one import MateInOne, read_mates
 from ..files import asset
 from ..tasks.corpus import Corpus, example_key, exclude_positions, read_corpus, read_positions, split_by_position
+from ..tasks.prompt_stream import shares
 from ..tasks.types import Example, Task
 from .config import DEFAULT, DataConfig, SourceConfig
 
@@ -92,12 +93,11 @@ def _cut_off(source: str) -> list[str]:
 
 
 def _require_tasks(config: DataConfig, train: tuple[Example, ...]) -> None:
-    wanted = [task for task, share in config.mixture.proportions().items() if share]
-    for task in wanted:
-        if not any(example.task is task for example in train):
+    for task, share in shares(config.policy_share).items():
+        if share and not any(example.task is task for example in train):
             raise UserError(
-                f"data.train: expected rows of task {task}, as data.mixture needs, got none in {config.train}; "
-                f"data.mixture.{task}=0 needs none"
+                f"data.train: expected rows of task {task}, as data.policy_share={config.policy_share} needs, "
+                f"got none in {config.train}; data.policy_share={int(task is not Task.policy)} needs none"
             )
 
 
@@ -187,4 +187,4 @@ def _corpus(source: str, default_name: str, config: SourceConfig) -> Corpus:
     if source == DEFAULT:
         return _shipped(default_name, config.limit)
     with prefixed("data", UserError):
-        return read_corpus(source, split=config.split, limit=config.limit)
+        return read_corpus(source, limit=config.limit)

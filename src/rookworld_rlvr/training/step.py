@@ -303,7 +303,7 @@ def _totals(losses: Sequence[Sequence[Loss]]) -> TokenTotals:
 
 def kl_limit(config: StepConfig) -> float:
     """Return the KL above which an update is a fault, nats per token; 0: none."""
-    return config.recovery.guard.kl_limit if config.recovery.enabled else 0.0
+    return config.recovery.kl_limit if config.recovery.enabled else 0.0
 
 
 def _gradient_norm(policy: Policy) -> Tensor | None:
