@@ -53,7 +53,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.training.state import StepContext, StepReport
-from rookworld_rlvr.training.step import grpo_step
+from rookworld_rlvr.training.step import examples_per_pass, grpo_step
 
 DTYPES = {Precision.bf16: torch.bfloat16, Precision.fp32: torch.float32}
 BACKWARD_AND_FORWARD = 3
@@ -280,11 +280,11 @@ def step_figures(context: StepContext, step: int, shape: Shape, limits: Limits) 
     if report.fault is not None or not report.updates:
         raise SystemExit(f"expected a good step with an update, got {report.fault or 'no update'}")
     trained_groups = [Lengths.of(group) for group in report.groups]
-    examples_per_pass = context.examples_per_pass(sum(len(group.completions) for group in trained_groups))
+    per_pass = examples_per_pass(context, sum(len(group.completions) for group in trained_groups))
     # The threads read the same weights at the same time, so the longest sequence of passes is what has to be read.
     longest = max(passes.values(), default=0)
     sampled = generation(shape, generator.groups, longest)
-    trained = training(shape, trained_groups, report, examples_per_pass)
+    trained = training(shape, trained_groups, report, per_pass)
     return shares(sampled, *trained, report.times_s, limits) | {"passes": longest}
 
 

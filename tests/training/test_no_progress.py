@@ -1,18 +1,20 @@
 """A run that learns nothing stops and gives the reason."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from rookworld_rlvr.app.hydra_command import EXIT_CODES
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.rollout.groups import Collected
+from rookworld_rlvr.rollout.groups import Rollout
 from rookworld_rlvr.stability.faults import Fault, FaultKind
 from rookworld_rlvr.stability.recovery import RecoveryState
 from rookworld_rlvr.training.health import no_progress_reason, watch
+from rookworld_rlvr.training.loss import TokenTotals
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.state import Collection, Event, Moment, StepContext, StepReport
+from rookworld_rlvr.training.state import Event, Moment, StepContext, StepReport
 from rookworld_rlvr.training.trainer import train as train_run
 
 MakeRun = Callable[..., Run]
@@ -75,9 +77,8 @@ def test_effective_update_resets_count_of_ineffective_steps(make_saved_run: Make
 def report_of(rewards: list[list[float]], *, update_norm: float = 1.0, fault: Fault | None = None) -> StepReport:
     rewards_PG = torch.tensor(rewards)
     advantages_PG = rewards_PG - rewards_PG.mean(-1, keepdim=True)
-    true_PG = torch.ones_like(rewards_PG, dtype=torch.bool)
-    collection = Collection(collected=Collected((), rewards_PG, true_PG))
-    return StepReport(0, 0.0, collection=collection, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
+    kept = Rollout((), rewards_PG)
+    return StepReport(0, 0.0, kept=kept, advantages_PG=advantages_PG, update_norm=update_norm, fault=fault)
 
 
 def test_each_kind_of_ineffective_step_has_its_reason() -> None:
@@ -86,8 +87,7 @@ def test_each_kind_of_ineffective_step_has_its_reason() -> None:
     assert no_progress_reason(report_of([[0.5, 0.5], [0.25, 0.25]])) == "the rewards of each group are equal"
     assert no_progress_reason(report_of([[0.5, 0.25]], update_norm=0.0)) == "the update changed no weight"
     assert no_progress_reason(report_of([[0.5, 0.25]])) == ""
-    by_legal_moves = report_of([[0.5, 0.5]])
-    by_legal_moves.tokens.expected_value_sum = 0.4
+    by_legal_moves = replace(report_of([[0.5, 0.5]]), tokens=TokenTotals(expected_value_sum=0.4))
     assert no_progress_reason(by_legal_moves) == ""
 
 

@@ -78,5 +78,5 @@ def out_of_memory(where: str, error: torch.OutOfMemoryError) -> FaultError:
     return FaultError(Fault(FaultKind.memory, where, next(iter(str(error).splitlines()), "out of memory")))
 
 
-class StepAbandonedError(RuntimeError):
-    """Error after a requested stop: the step is abandoned between two micro-batches, before its first update."""
+class StopRequestedError(RuntimeError):
+    """Error that ends an evaluation of a run after a requested stop. A step is always completed."""

@@ -13,7 +13,7 @@ from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, rule_losses
 from ..evaluation.table import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..progress import progress
-from ..stability.faults import StepAbandonedError
+from ..stability.faults import StopRequestedError
 from .run import Run
 
 Item = TypeVar("Item")
@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 def evaluated(run: Run, name: str) -> list[Row]:
     """Evaluate the averaged policy: all held-out rows greedily, the first of them sampled, then the mates in one.
 
-    Raises StepAbandonedError if a stop was requested.
+    Raises StopRequestedError if a stop was requested.
     """
     model = (run.context.sampler.generator, run.context.policy.tokenizer)
     with run.context.averaged_policy():
@@ -56,7 +56,7 @@ def _evaluate_mates(player: ModelPlayer, mates: Sequence[MateInOne], *, progress
 def _by_all_ranks(run: Run, what: str, rows: Sequence[Item], scored: Callable[..., list[Row]]) -> list[Row]:
     """Return the evaluated rows of all ranks, in order; each rank calls `scored` for its share and numbers it from 0.
 
-    `scored` passes the number of rows done to its argument `progress`, which shows it, and raises StepAbandonedError if
+    `scored` passes the number of rows done to its argument `progress`, which shows it, and raises StopRequestedError if
     a stop was requested.
     """
     if not rows:
@@ -67,7 +67,7 @@ def _by_all_ranks(run: Run, what: str, rows: Sequence[Item], scored: Callable[..
         def advance(done: int) -> None:
             show(done * world.size)
             if run.stop_requested:
-                raise StepAbandonedError
+                raise StopRequestedError
 
         return world.gather_in_order(lambda: scored(world.share(rows), progress=advance), what)
 

@@ -17,7 +17,7 @@ from ..model.policy import Policy
 from ..model.sharded import unshard
 from ..progress import progress
 from ..rollout.generator import Generator
-from ..stability.faults import StepAbandonedError
+from ..stability.faults import StopRequestedError
 from .config import RunConfig
 from .run import Run
 
@@ -41,7 +41,7 @@ def play_against_start(run: Run) -> MatchResult:
     """Play the match of the trained model against the starting model; empty if no match is configured.
 
     Both models sample as the published self-play did. An illegal move is sampled again, then replaced (see
-    `evaluation.match`). Raises StepAbandonedError if a stop was requested, GeneratorError, ScorerError.
+    `evaluation.match`). Raises StopRequestedError if a stop was requested, GeneratorError, ScorerError.
     """
     if not run.config.evaluation.match_pairs or not run.data.held_out:
         return MatchResult()
@@ -107,7 +107,7 @@ def _players(
 
 @dataclass(frozen=True, slots=True)
 class WatchedPlayer:
-    """Player that raises StepAbandonedError instead of choosing moves once a stop of the run was requested."""
+    """Player that raises StopRequestedError instead of choosing moves once a stop of the run was requested."""
 
     player: Player
     run: Run
@@ -117,7 +117,7 @@ class WatchedPlayer:
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         """See `Player.choose`."""
         if self.run.stop_requested:
-            raise StepAbandonedError
+            raise StopRequestedError
         moves = self.player.choose(boards, numbers)
         self.chosen(len(moves))
         return moves

@@ -16,7 +16,7 @@ from ..files import point, whole_lines, write_json, write_lines, write_text
 from ..model.weights import checksum
 from ..provenance import digest, software
 from ..rewards.rubric import MoveSource
-from ..stability.faults import StepAbandonedError
+from ..stability.faults import StopRequestedError
 from .checkpoint import checkpoint_step, find_run, list_checkpoints, load_checkpoint, remove
 from .diagnosis import DIAGNOSIS
 from .evaluations import evaluated, items, start_of_curve, tables
@@ -84,7 +84,7 @@ def _train(run: Run) -> dict[str, Any]:
             _write_summary(run, outcome)
             outcome.match = play_against_start(run)
             outcome.stopped = stopped
-    except StepAbandonedError:
+    except StopRequestedError:
         # A stop was requested during an evaluation. Any trained weights are already in a checkpoint.
         pass
     return _write_summary(run, outcome)
@@ -212,14 +212,14 @@ def _truncate_files(run: Run, steps_done: int) -> None:
 
 @contextmanager
 def _stop_on_signal(run: Run) -> Iterator[None]:
-    """On SIGINT or SIGTERM inside the block, finish the micro-batch, save, and end the run as interrupted."""
+    """On SIGINT or SIGTERM inside the block, finish the step, save, and end the run as interrupted."""
 
     def request(number: int, _frame: Any) -> None:
         run.stop_requested = True
         # Not with rich, which would repeat the output that the signal interrupted. Python raises RuntimeError if the
         # signal interrupted a write to the same file.
         with suppress(RuntimeError):
-            run.console.file.write(f"{signal.Signals(number).name}: stopping after this micro-batch, then saving\n")
+            run.console.file.write(f"{signal.Signals(number).name}: stopping after this step, then saving\n")
             run.console.file.flush()
 
     previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
