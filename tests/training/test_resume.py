@@ -358,7 +358,7 @@ def test_sigterm_ends_run_with_a_checkpoint_and_run_resumes(small_overrides: lis
         run.send_signal(signal.SIGTERM)
         out, err = run.communicate(timeout=PATIENCE_S)
     assert (run.returncode, err) == (130, "")
-    assert "SIGTERM: stopping after this micro-batch, then saving" in out
+    assert "SIGTERM: stopping after this step, then saving" in out
     folder = (root / "latest").resolve()
     summary = json.loads((folder / "summary.json").read_text())
     done = summary["steps"]
@@ -439,15 +439,15 @@ def nth_pass(n: int, *, steps_done: int, training: bool) -> Callable[[Path, bool
 @pytest.mark.parametrize(
     ("overrides", "moment", "signals", "done"),
     [
-        ((), nth_pass(5, steps_done=4, training=False), [signal.SIGTERM], 4),
-        pytest.param((), nth_pass(2, steps_done=4, training=True), [signal.SIGINT], 4, marks=pytest.mark.slow),
-        # Four passes compute the old log-probs and four make an epoch, so the first update is already made.
+        ((), nth_pass(5, steps_done=4, training=False), [signal.SIGTERM], 5),
+        pytest.param((), nth_pass(2, steps_done=4, training=True), [signal.SIGINT], 5, marks=pytest.mark.slow),
+        # Four passes compute the old log-probs and four make an epoch, so this is between two updates.
         (("objective.epochs=2",), nth_pass(10, steps_done=4, training=True), [signal.SIGTERM, signal.SIGINT], 5),
         ((), nth_pass(3, steps_done=8, training=False), [signal.SIGTERM], 8),
     ],
     ids=["while generating", "between micro-batches", "between updates", "while making the table after"],
 )
-def test_run_stopped_by_signal_inside_a_step_resumes_to_same_bits(
+def test_signal_lets_the_step_end_and_run_resumes_to_same_bits(
     train: Train,
     small_overrides: list[str],
     tmp_path: Path,
@@ -468,7 +468,7 @@ def test_run_stopped_by_signal_inside_a_step_resumes_to_same_bits(
     assert said[-1] == f"to resume: bash train.sh resume={(root / 'latest').resolve()}"
     # The signals are sent at the pass and, if there is something left to save, when the checkpoint gets its name.
     times = 1 if done == 8 else 2
-    assert sum("stopping after this micro-batch" in line for line in said) == times * len(signals)
+    assert sum("stopping after this step" in line for line in said) == times * len(signals)
     folder = (root / "latest").resolve()
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["stopped"], summary["steps"], summary["after"]) == ("interrupted", done, {})
