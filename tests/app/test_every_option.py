@@ -47,7 +47,7 @@ SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1")
 SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
 BY_ENGINE = ("rubric.source=engine",)
 # Endings of the weights and scales that have an effect only if an engine scores.
-OF_ENGINE = ("_value", "halving_loss")
+OF_ENGINE = ("halving_loss",)
 # Data whose positions have move evaluations.
 EVALUATED = ("rubric.source=cached", "data.train=default", "data.held_out=default")
 OPTIONS: dict[str, Option] = {

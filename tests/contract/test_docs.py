@@ -98,7 +98,7 @@ def test_the_example_lines_of_the_readme_are_valid_rows(tmp_path: Path) -> None:
 
 
 def test_reward_component_table_has_every_weight() -> None:
-    from rookworld_rlvr.rewards.policy_rewards import PolicyCorrectness
+    from rookworld_rlvr.rewards.policy_rewards import CORRECTNESS_WEIGHTS
 
     table = text("docs/rewards.md").split("| component of `P:` correctness |")[1].split("\n\n")[0]
     rows = re.findall(r"^\| (`[^|]+) \| ([\d., ]+) \|", table, re.M)
@@ -107,7 +107,7 @@ def test_reward_component_table_has_every_weight() -> None:
         for names, weights in rows
         for name, weight in zip(re.findall(r"`(\w+)`", names), weights.split(", "), strict=True)
     }
-    assert shown == {spec.name: getattr(PolicyCorrectness(), spec.name) for spec in fields(PolicyCorrectness)}
+    assert shown == {name: weight for name, (_, weight) in CORRECTNESS_WEIGHTS.items()}
 
 
 def test_the_table_of_faults_names_every_fault() -> None:
@@ -174,7 +174,7 @@ def test_every_option_named_in_a_sentence_exists(document: Path) -> None:
     if document.name == "CHANGELOG.md":
         pytest.skip("it names options of earlier versions")
     schemas = (config.RunConfig, config.EvaluateConfig, config.BenchRunConfig, config.SFTRunConfig)
-    known = {name for schema in schemas for name in options(schema())} | {"rubric.policy.correctness.best_promotes"}
+    known = {name for schema in schemas for name in options(schema())}
     groups = "|".join(sorted({name.split(".")[0] for name in known if "." in name}))
     named = set(re.findall(rf"`((?:{groups})(?:\.\w+)+)(?:\.\*)?(?:=[^`]*)?`", document.read_text("utf-8")))
     assert sorted(name for name in named - known if not (SOURCE / name).exists()) == []

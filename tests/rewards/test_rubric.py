@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 from functools import reduce
+from types import ModuleType
 from typing import Any
 
 import chess
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.rewards import Rubric, RubricConfig
+from rookworld_rlvr.rewards import Rubric, RubricConfig, environment_rewards, policy_rewards
 from rookworld_rlvr.rewards.move_values import MATE_IN_ONE
 from rookworld_rlvr.rewards.rubric import BOUNDS, MAX_WEIGHT, SHARE, MoveSource
 from rookworld_rlvr.stockfish.analysis import Analysis
@@ -78,10 +79,37 @@ def totals(changes: dict[str, Any]) -> list[float]:
     ]
 
 
+# Totals of the probes, in their order, by the source of the move values. The `A:` probes have the same with any source.
+TOTALS = {
+    MoveSource.labels: (
+        *(-0.3, -0.18930408630921158, -0.08333333333333334, -0.1475454545454545, -0.1451818181818182),
+        *(0.3697338561286518, 0.2709564050352776, 0.3042045454545454, 0.5591304347826086),
+    ),
+    MoveSource.engine: (
+        *(-0.3, -0.19231657714201345, -0.1322135419777177, -0.15051966572706393, -0.14824466572706393),
+        *(0.3144734785667195, 0.29135291003609315, 0.2855399250038434, 0.3118357727066139),
+    ),
+    MoveSource.rules: (
+        *(-0.3, -0.18592028985507247, -0.08333333333333334, -0.14166847826086953, -0.13863043478260867),
+        *(0.6156521739130434, 0.4531521739130434, 0.5591304347826086, 0.5591304347826086),
+    ),
+}
+TOTALS_A = (
+    *(-0.20899999999999996, -0.007499999999999979, -0.16410937500000003, -0.10256249999999997),
+    *(-0.09524999999999997, 0.1225, 0.28825, 0.34675),
+)
+
+
+@pytest.mark.parametrize("source", TOTALS)
+def test_default_totals_are_the_recorded_ones(source: MoveSource) -> None:
+    recorded = [*TOTALS[source], *TOTALS_A]
+    assert totals({"source": source})[-len(recorded) :] == pytest.approx(recorded, abs=1e-15)
+
+
 # Numeric options. The others are words or options of the engine.
 OPTIONS = [path for path, _ in options(RubricConfig()) if not path.startswith(("source", "move_evals", "stockfish."))]
 # Options of engine evaluations, which labels do not use.
-ENGINE_OPTIONS = [path for path in OPTIONS if path.endswith(("_value", "halving_loss", "missed_mate"))]
+ENGINE_OPTIONS = [path for path in OPTIONS if path.endswith(("halving_loss", "missed_mate"))]
 MOVES = [move.uci() for move in chess.Board().legal_moves]
 ANALYSES = {
     P: Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES))),
@@ -99,6 +127,19 @@ def test_every_option_changes_some_total(path: str) -> None:
     assert totals(given | {path: value}) != totals(given)
 
 
+@pytest.mark.parametrize("source", [MoveSource.labels, MoveSource.engine])
+@pytest.mark.parametrize("task", [policy_rewards, environment_rewards])
+def test_every_component_changes_some_total(
+    task: ModuleType, source: MoveSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, ending = {"source": source}, {MoveSource.labels: "_value", MoveSource.engine: "_match"}[source]
+    before = totals(given)
+    for name, (group, weight) in task.CORRECTNESS_WEIGHTS.items():
+        with monkeypatch.context() as patch:
+            patch.setitem(task.CORRECTNESS_WEIGHTS, name, (group, 1.3 * weight))
+            assert (totals(given) != before) is not name.endswith(ending), name
+
+
 @pytest.mark.parametrize("path", OPTIONS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2e6, "1", None, True])
 def test_rubric_option_out_of_range_is_refused_by_name(path: str, value: Any) -> None:
@@ -114,14 +155,12 @@ def test_a_negative_option_is_refused(path: str) -> None:
 
 def test_unknown_rubric_option_raises_attribute_error() -> None:
     with pytest.raises(AttributeError):
-        RubricConfig().policy.correctness.best_move = 1.0  # type: ignore[attr-defined]
+        RubricConfig().policy.weights.best_move = 1.0  # type: ignore[attr-defined]
 
 
 def test_tier_without_weights_and_wrong_config_type_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"above 0 among those of rubric.environment.correctness"):
-        Rubric(
-            configured({path: 0 for path, _ in options(RubricConfig()) if path.startswith("environment.correctness.")})
-        )
+    with pytest.raises(ValueError, match=r"above 0 among those of rubric.environment.weights"):
+        Rubric(configured({path: 0 for path, _ in options(RubricConfig()) if path.startswith("environment.weights.")}))
     with pytest.raises(ValueError, match=r"expected rubric.tiers to be a TierWeights, got {}"):
         Rubric(configured({"tiers": {}}))
 
@@ -130,21 +169,20 @@ def test_later_changes_to_a_config_have_no_effect() -> None:
     config = RubricConfig()
     rubric = Rubric(config)
     config.malformed_reward = -5.0
-    config.policy.correctness.best_legal = 9.0
+    config.policy.weights.legality = 9.0
     assert rubric.score(P, "").total == -0.3
     assert rubric.score(*PROBES[5]) == score(*PROBES[5])
 
 
-def test_component_of_weight_zero_does_not_change_the_total() -> None:
-    rubric = Rubric(configured({"policy.correctness.best_is_argmax": 0.0}))
-    judged = rubric.score(P, P_PERFECT.replace("B: e2e4", "B: d2d4"))
-    assert judged.components["correctness/best_is_argmax"] == 0.0
+def test_group_of_weight_zero_does_not_change_the_total() -> None:
+    rubric = Rubric(configured({"policy.weights.evals": 0.0}))
+    judged = rubric.score(P, P_PERFECT.replace("0.3 0.2 0.1", "3.0 2.0 1.0"), P_PERFECT)
+    assert judged.components["correctness/evals_match"] < 0.5
     assert judged.total == 1.0
 
 
 def test_correctness_by_labels_alone_is_skipped_without_a_label() -> None:
-    others = ("candidates", "candidates_clean", "best_legal", "best_among_candidates", "best_is_argmax")
-    rubric = Rubric(configured({f"policy.correctness.{name}": 0.0 for name in others}))
+    rubric = Rubric(configured({f"policy.weights.{group}": 0.0 for group in ("legality", "best")}))
     assert rubric.score(P, "M: e2e5 E: 0.1 B: e2e5").total == 1.0
     assert rubric.score(P, "M: e2e5 E: 0.1 B: e2e5", P_PERFECT).total == pytest.approx(1.3 * 0.25 - 0.3)
 
@@ -162,7 +200,7 @@ def accepted_configs(draw: st.DrawFn) -> RubricConfig:
             path, (1e-300 if path.endswith(("markers", "fields", ".reward", "best")) else 0.0, MAX_WEIGHT)
         )
         changes[path] = draw(st.sampled_from([low, high]) | st.floats(low, high))
-    changes["policy.correctness.best_legal"] = draw(st.floats(1e-300, MAX_WEIGHT))
+    changes["policy.weights.legality"] = draw(st.floats(1e-300, MAX_WEIGHT))
     return configured(changes)
 
 

@@ -41,34 +41,41 @@ BOARD_SHARE = 0.7
 ALTERED_PENALTY = 1.0
 
 
+# Components within the third tier, which compare with the truth: for each its group, which an option scales, and its
+# weight. Reward and flags together have two thirds of the next state's weight.
+#
+# The next state counts only if reward and truncated flag both state correctly whether the move was legal. After an
+# illegal move the next state is a copy of the position. Without this rule, a copy with a reward and flags that mix the
+# two answers would earn more than either answer if the model is unsure about legality.
+CORRECTNESS_WEIGHTS = {
+    # The exact next FEN, compared as text; after an illegal move the prompt's own spelling is right too.
+    "next_state_exact": ("next_state", 0.4),
+    # The next FEN's similarity in what the move changes; 0 for a FEN that does not parse.
+    "next_state_similarity": ("next_state", 0.2),
+    "reward": ("reward", 0.2),
+    "terminated": ("flags", 0.1),
+    "truncated": ("flags", 0.1),
+}
+
+
 @dataclass(slots=True)
-class EnvironmentCorrectness:
-    """Weights of the components that compare with the truth. Reward and flags together have two thirds of the next
-    state's weight.
+class EnvironmentWeights:
+    """Factors on the weights of the groups of components that compare with the truth. With 1 all keep their weights."""
 
-    The next state counts only if reward and truncated flag both state correctly whether the move was legal. After an
-    illegal move the next state is a copy of the position. Without this rule, a copy with a reward and flags that mix
-    the two answers would earn more than either answer if the model is unsure about legality.
-    """
-
-    next_state_exact: float = 0.4
-    """Weight of the exact next FEN, compared as text; after an illegal move the prompt's own spelling is right too."""
-    next_state_similarity: float = 0.2
-    """Weight of the next FEN's similarity in what the move changes; 0 for a FEN that does not parse."""
-    reward: float = 0.2
-    """Weight of the true reward."""
-    terminated: float = 0.1
-    """Weight of the true terminated flag."""
-    truncated: float = 0.1
-    """Weight of the true truncated flag."""
+    next_state: float = 1.0
+    """Factor on the next FEN, exact and by similarity."""
+    reward: float = 1.0
+    """Factor on the true reward."""
+    flags: float = 1.0
+    """Factor on the true flags, terminated and truncated."""
 
 
 @dataclass(slots=True)
 class EnvironmentRewardConfig:
     """Options of the environment task's reward."""
 
-    correctness: EnvironmentCorrectness = field(default_factory=EnvironmentCorrectness)
-    """Weights within the third tier."""
+    weights: EnvironmentWeights = field(default_factory=EnvironmentWeights)
+    """Factors on the weights within the third tier."""
 
 
 EnvironmentTruth = tuple[str, Transition]

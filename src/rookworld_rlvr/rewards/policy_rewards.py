@@ -26,47 +26,59 @@ PARSE_WEIGHTS = {"moves": 0.4, "evals": 0.3, "best": 0.3}
 EVAL_SCALE_PAWNS, EVAL_TOLERANCE = 3.0, 0.1
 
 
+# Components within the third tier: for each its group, which an option scales, and its weight. The `…_match` components
+# apply only with a label, the `…_value` components only with an engine's evaluations, and never both.
+#
+# `best_match` and `best_value` are multiplied by `candidates`, so duplicates cost most of them. Five distinct legal
+# moves always earn more than one move written five times, although move values have the larger weight.
+CORRECTNESS_WEIGHTS = {
+    # Number of distinct legal candidates, over five or the number of legal moves if that is smaller.
+    "candidates": ("legality", 0.22),
+    # `candidates` times the share of candidate words that are distinct and legal. Duplicates cost little.
+    "candidates_clean": ("legality", 0.04),
+    # A legal best move.
+    "best_legal": ("legality", 0.15),
+    # A legal best move that is one of the candidates.
+    "best_among_candidates": ("best", 0.03),
+    # A legal best move whose own eval is not exceeded by another candidate's (every eval must be a number). Small,
+    # because equal evals earn it without effort.
+    "best_is_argmax": ("best", 0.02),
+    # Share of the label's candidates that are named.
+    "candidates_match": ("candidates", 0.06),
+    # The label's best move, times `candidates`.
+    "best_match": ("best", 0.3),
+    # Mean agreement of the evals with the label's, by move; 0 for a move not named or without a number.
+    "evals_match": ("evals", 0.06),
+    # Value of the best move (see `move_values`), times `candidates`; 0 if the move is illegal.
+    "best_value": ("best", 0.42),
+    # Summed values of distinct legal candidates, over those of the best five (or fewer) legal moves.
+    "candidates_value": ("candidates", 0.08),
+    # Agreement of the evals with the engine's, summed over distinct legal candidates and divided by five, or by the
+    # number of legal moves if that is smaller.
+    "evals_value": ("evals", 0.04),
+}
+
+
 @dataclass(slots=True)
-class PolicyCorrectness:
-    """Weights of the components for good moves. The `…_match` weights apply only with a label, the `…_value` weights
-    only with an engine's evaluations, and never both.
+class PolicyWeights:
+    """Factors on the weights of the groups of components for good moves. With 1 all keep their weights."""
 
-    `best_match` and `best_value` are multiplied by `candidates`, so duplicates cost most of them. Five distinct legal
-    moves always earn more than one move written five times, although move values have the larger weight.
-    """
-
-    candidates: float = 0.22
-    """Weight of the number of distinct legal candidates, over five or the number of legal moves if that is smaller."""
-    candidates_clean: float = 0.04
-    """Weight of `candidates` times the share of candidate words that are distinct and legal. Duplicates cost little."""
-    best_legal: float = 0.15
-    """Weight of a legal best move."""
-    best_among_candidates: float = 0.03
-    """Weight of a legal best move that is one of the candidates."""
-    best_is_argmax: float = 0.02
-    """Weight of a legal best move whose own eval is not exceeded by another candidate's (every eval must be a number).
-    Small, because equal evals earn it without effort."""
-    candidates_match: float = 0.06
-    """Weight of the share of the label's candidates that are named."""
-    best_match: float = 0.3
-    """Weight of the label's best move, times `candidates`."""
-    evals_match: float = 0.06
-    """Weight of the evals' mean agreement with the label's, by move; 0 for a move not named or without a number."""
-    best_value: float = 0.42
-    """Weight of the value of the best move (see `move_values`), times `candidates`; 0 if the move is illegal."""
-    candidates_value: float = 0.08
-    """Weight of the summed values of distinct legal candidates, over those of the best five (or fewer) legal moves."""
-    evals_value: float = 0.04
-    """Weight of the evals' agreement with the engine's, summed over distinct legal candidates and divided by five, or
-    by the number of legal moves if that is smaller."""
+    best: float = 1.0
+    """Factor on the quality of the best move: its value or its agreement with the label, and with the candidates."""
+    candidates: float = 1.0
+    """Factor on the quality of the candidates: their values, or their agreement with the label's."""
+    legality: float = 1.0
+    """Factor on legal and distinct moves."""
+    evals: float = 1.0
+    """Factor on the evals' agreement with the engine's or the label's."""
 
 
 @dataclass(slots=True)
 class PolicyRewardConfig:
-    """Options of the policy task's reward: component weights, and the values of moves."""
+    """Options of the policy task's reward: weights of the groups of components, and the values of moves."""
 
-    correctness: PolicyCorrectness = field(default_factory=PolicyCorrectness)
-    """Weights within the third tier."""
+    weights: PolicyWeights = field(default_factory=PolicyWeights)
+    """Factors on the weights within the third tier."""
     halving_loss: float = 0.1
     """Win-probability loss that halves a move's value."""
     missed_mate: float = 0.3

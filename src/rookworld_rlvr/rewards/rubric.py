@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, cast
 
 from ..stockfish.analysis import Analysis
@@ -108,12 +109,8 @@ class Rubric:
             raise ValueError(f"expected rubric.source to be one of {', '.join(MoveSource)}, got {config.source!r}")
         self._config = copy.deepcopy(config)
         self._tiers = weights_of(config.tiers)
-        self._policy_weights = _by_tier(
-            policy_rewards.STRUCTURE_WEIGHTS, policy_rewards.PARSE_WEIGHTS, config.policy.correctness
-        )
-        self._environment_weights = _by_tier(
-            environment_rewards.STRUCTURE_WEIGHTS, environment_rewards.PARSE_WEIGHTS, config.environment.correctness
-        )
+        self._policy_weights = _by_tier(policy_rewards, config.policy.weights)
+        self._environment_weights = _by_tier(environment_rewards, config.environment.weights)
 
     def score(
         self,
@@ -170,9 +167,9 @@ class Rubric:
         return values
 
 
-def weights_of(tier: Any) -> dict[str, float]:
-    """Return the weights of a tier's components, or of the tiers themselves, by name."""
-    return {weight.name: float(getattr(tier, weight.name)) for weight in fields(tier)}
+def weights_of(config: Any) -> dict[str, float]:
+    """Return the weights of the tiers, or the factors of the groups of components, by name."""
+    return {weight.name: float(getattr(config, weight.name)) for weight in fields(config)}
 
 
 def quality(components: Mapping[str, float], weights: Weights, tiers: Mapping[str, float], *, refused: bool) -> float:
@@ -201,14 +198,14 @@ def mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
 
 
 def check_config(config: Any) -> None:
-    """Raise ValueError for an option that is not a finite number in its range, or for correctness weights all 0."""
+    """Raise ValueError for an option that is no finite number in its range, or for a task whose weights are all 0."""
     for path, value in _iter_options(config, ""):
         low, high = BOUNDS.get(path, (0.0, MAX_WEIGHT))
         if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
             raise ValueError(f"expected rubric.{path} to be a number from {low:g} to {high:g}, got {value!r}")
     for task in ("policy", "environment"):
-        if not sum(weights_of(getattr(config, task).correctness).values()):
-            raise ValueError(f"expected a weight above 0 among those of rubric.{task}.correctness, got none")
+        if not sum(weights_of(getattr(config, task).weights).values()):
+            raise ValueError(f"expected a weight above 0 among those of rubric.{task}.weights, got none")
 
 
 def _iter_options(config: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -222,8 +219,11 @@ def _iter_options(config: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield here, value
 
 
-def _by_tier(structure: Mapping[str, float], parse: Mapping[str, float], correctness: Any) -> Weights:
-    tiers = zip(TIERS, (structure, parse, weights_of(correctness)), strict=True)
+def _by_tier(task: ModuleType, config: Any) -> Weights:
+    """Return the weights of a task's components by tier. `config` holds the factor of each group of correctness."""
+    factors = weights_of(config)
+    correctness = {name: factors[group] * weight for name, (group, weight) in task.CORRECTNESS_WEIGHTS.items()}
+    tiers = zip(TIERS, (task.STRUCTURE_WEIGHTS, task.PARSE_WEIGHTS, correctness), strict=True)
     return {tier: {f"{tier}/{component}": weight for component, weight in of.items()} for tier, of in tiers}
 
 
