@@ -23,8 +23,8 @@ class Ended:
 
     code: int
     text: str
-    reports: list[list[dict[str, Any]]]
-    """Reports by case and step; empty if the process failed."""
+    reports: list[Any]
+    """What the process reported of each case; empty if it failed."""
 
 
 def free_port() -> int:
@@ -34,22 +34,11 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ended]]:
-    """Return a function that runs cases in `size` processes and returns their results; one runs undistributed."""
+def start() -> Callable[..., list[Ended]]:
+    """Return a function that runs a program in `size` processes as torchrun does; a single one runs undistributed."""
 
-    def run(
-        size: int, *cases: list[str], steps: int = 3, kind: str = "ddp", harm: Any = (), **spec: Any
-    ) -> list[Ended]:
-        out, port = tmp_path / f"reports-{size}", free_port()
-        several = [f"distributed={kind}", f"processes={size}"] if size > 1 else []
-        given = spec | {
-            "cases": [[*small_overrides, *several, *case] for case in cases],
-            "steps": steps,
-            "out": str(out),
-            "replayed": str(tmp_path / "completions") if spec.get("replayed", True) else "",
-            "harm": harm,
-        }
-        started = []
+    def run(program: Path, size: int, spec: dict[str, Any]) -> list[Ended]:
+        port, started = free_port(), []
         for rank in range(size):
             of_rank = {
                 "RANK": str(rank),
@@ -60,20 +49,40 @@ def ranks(small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ende
                 "MASTER_PORT": str(port),
             }
             environment = os.environ | {"PYTHONPATH": str(SOURCE)} | (of_rank if size > 1 else {})
-            command = [sys.executable, str(RANK), json.dumps(given)]
+            command = [sys.executable, str(program), json.dumps(spec)]
             started.append(
                 subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             )
-        ended = []
         try:
             texts = [process.communicate(timeout=PATIENCE_S)[0] for process in started]
         finally:
             for process in started:
                 process.kill()
+        ended = []
         for rank, (process, text) in enumerate(zip(started, texts, strict=True)):
-            path = Path(f"{out}.{rank}")
+            path = Path(f"{spec['out']}.{rank}")
             ended.append(Ended(process.returncode, text, json.loads(path.read_text()) if path.is_file() else []))
             path.unlink(missing_ok=True)
         return ended
+
+    return run
+
+
+@pytest.fixture
+def ranks(start: Callable[..., list[Ended]], small_overrides: list[str], tmp_path: Path) -> Callable[..., list[Ended]]:
+    """Return a function that trains in `size` processes and returns their results by case and step."""
+
+    def run(
+        size: int, *cases: list[str], steps: int = 3, kind: str = "ddp", harm: Any = (), **spec: Any
+    ) -> list[Ended]:
+        several = [f"distributed={kind}", f"processes={size}"] if size > 1 else []
+        given = spec | {
+            "cases": [[*small_overrides, *several, *case] for case in cases],
+            "steps": steps,
+            "out": str(tmp_path / f"reports-{size}"),
+            "replayed": str(tmp_path / "completions") if spec.get("replayed", True) else "",
+            "harm": harm,
+        }
+        return start(RANK, size, given)
 
     return run

@@ -8,8 +8,8 @@ and writes it; several processes read it, so that all train on the same completi
 
 import json
 import os
+import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,6 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from rookworld_rlvr.app import processes
 from rookworld_rlvr.app.build import build_run, build_unsaved_run
 from rookworld_rlvr.app.process import run_process
 from rookworld_rlvr.model import ranks
@@ -85,8 +84,8 @@ def harmful(harm: dict[str, Any]) -> Hook:
                 context.optimizer.step = _out_of_memory_once(context.optimizer.step)  # type: ignore[method-assign]
             case "error":
                 raise RuntimeError("a hook that is broken")
-            case "sleep":
-                time.sleep(harm["seconds"])
+            case "signal":
+                os.kill(os.getpid(), signal.SIGTERM)
             case "other weights":
                 with torch.no_grad():
                     next(context.policy.model.parameters()).add_(1.0)
@@ -165,8 +164,6 @@ def case(
 def main() -> int:
     spec = json.loads(sys.argv[1])
     replayed = spec.get("replayed", "")
-    if "timeout_s" in spec:
-        processes._joined.append(ranks.Ranks(torch.device("cpu"), spec["timeout_s"]))
     reports = [
         case(overrides, spec["steps"], replayed and f"{replayed}.{number}", spec["harm"], spec.get("whole", False))
         for number, overrides in enumerate(spec["cases"])

@@ -110,13 +110,12 @@ def test_exception_on_one_rank_ends_all_ranks_and_is_printed(
     assert "a hook that is broken" in ended[1].text
 
 
-@pytest.mark.slow
-def test_rank_missing_at_the_timeout_is_named(ranks: Ranks, tmp_path: Path) -> None:
-    harm = {"kind": "sleep", "rank": 1, "step": 1, "moment": "updated", "seconds": 25}
-    given = [f"output_root={tmp_path}", "steps=3", "evaluation.rows=0"]
-    ended = ranks(2, given, harm=[harm], whole=True, replayed=False, timeout_s=10)
-    assert [one.code for one in ended] == [1, 1]
-    assert "within 10 s, rank 1 did not arrive" in ended[0].text
+def test_signal_to_one_rank_ends_all_ranks_after_the_same_step(ranks: Ranks, tmp_path: Path) -> None:
+    harm = {"kind": "signal", "rank": 1, "step": 1, "moment": "updated"}
+    given = [f"output_root={tmp_path}", "steps=9", "evaluation.rows=0", *TWO_MICROS]
+    ended = ranks(2, given, harm=[harm], whole=True, replayed=False)
+    assert [one.code for one in ended] == [0, 0], "\n".join(one.text for one in ended)
+    assert [(one.reports[0][0]["stopped"], one.reports[0][0]["steps"]) for one in ended] == [("interrupted", 2)] * 2
 
 
 @pytest.mark.slow

@@ -88,19 +88,15 @@ def build_unsaved_run(config: RunConfig) -> Run:
     """Build a run without a folder or sinks, for commands such as `smoke`. Raises UserError."""
     device = select_device(config.device, local_rank())
     world = join_world(config.processes, device)
-    try:
-        set_threads(config.threads or threads_of_a_rank(world))
-        random.seed(config.seed)
-        torch.manual_seed(config.seed)
-        data = _load_data(config)
-        prompts = PromptStream(data.train, config.data.policy_share, config.seed)
-        return _build(config, data, prompts, device, world)
-    except BaseException as error:
-        world.failed(error)
-        raise
+    return world.barrier(lambda: _build(config, device, world), "the start of the run")
 
 
-def _build(config: RunConfig, data: Data, prompts: PromptStream, device: torch.device, world: World) -> Run:
+def _build(config: RunConfig, device: torch.device, world: World) -> Run:
+    set_threads(config.threads or threads_of_a_rank(world))
+    random.seed(config.seed)
+    torch.manual_seed(config.seed)
+    data = _load_data(config)
+    prompts = PromptStream(data.train, config.data.policy_share, config.seed)
     in_shards = config.distributed is Distributed.fsdp2 and started_by_torchrun()
     if in_shards:
         require_sharding()

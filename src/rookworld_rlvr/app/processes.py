@@ -6,16 +6,15 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
 
-from ..errors import INTERRUPTED, UserError
+from ..errors import DONE, GAVE_UP, INTERRUPTED, UserError
 from ..model.world import World
 
 SIGNALLED = 128
-# The world of several ranks that this process has joined; empty until then.
-_joined: list[World] = []
 
 
 def local_rank() -> int | None:
@@ -44,7 +43,14 @@ def require_processes(processes: int) -> None:
 
 
 def run_or_start(command: str, argv: list[str], work: Callable[[], int]) -> int:
-    """Return the exit code of `work` or, if it needs several processes, of the command in that many processes."""
+    """Return the exit code of `work` or, if it needs several processes, of the command in that many processes.
+
+    In a process of torchrun an exception that leaves `work` is recorded, so that torchrun reports the first one.
+    """
+    if started_by_torchrun():
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        return record(work)() or DONE
     try:
         return work()
     except ProcessesNeededError as needed:
@@ -71,7 +77,9 @@ def _start(command: str, argv: list[str], processes: int) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", "rookworld_rlvr", command, *argv)
     except ChildFailedError as error:
-        code = error.get_first_failure()[1].exitcode
+        # A rank that waited for the failed one ends with GAVE_UP, perhaps in the same second.
+        failures = error.failures.values()
+        code = min(failures, key=lambda failure: (failure.exitcode == GAVE_UP, failure.timestamp)).exitcode
         return code if code > 0 else SIGNALLED - code
     except SignalException:
         # Each process has saved and ended by itself, as a single process does.
@@ -88,11 +96,14 @@ def join_world(processes: int, device: torch.device) -> World:
         if processes > 1:
             raise UserError(f"processes: expected 1 here, several only train and smoke start, got {processes}")
         return World()
-    if not _joined:
-        from ..model.ranks import Ranks
+    return _ranks(device)
 
-        _joined.append(Ranks(device))
-    return _joined[0]
+
+@cache
+def _ranks(device: torch.device) -> World:
+    from ..model.ranks import Ranks
+
+    return Ranks(device)
 
 
 def threads_of_a_rank(world: World) -> int:

@@ -43,7 +43,7 @@ def smoke(config: RunConfig, raw: DictConfig) -> None:
     require_processes(config.processes)
     run = build_unsaved_run(replace(config, evaluation=replace(config.evaluation, rows=0), resume=""))
     with closing(run):
-        _smoke(config, run)
+        run.context.world.barrier(lambda: _smoke(config, run), "the end of the smoke test")
 
 
 def _smoke(config: RunConfig, run: Run) -> None:

@@ -3,8 +3,9 @@
 A rank holds its share of every weight, of its gradient and of its moments. A pass gathers the weights of a block just
 before the block is computed and frees them afterwards. Backward gathers them again, and leaves on each rank its share
 of the gradient, summed over the ranks. So all ranks must make the same passes in the same order. Code that samples,
-runs preflight checks or computes a checksum gathers all weights with `unshard`; a checkpoint gathers one tensor at a
-time with `full_tensor`.
+runs preflight checks or computes a checksum gathers all weights with `unshard`; a checkpoint gathers them one tensor at
+a time with `full_state`. PyTorch's counterpart for an optimiser makes a step of one that has none yet, which AdamW
+counts, so its moments are gathered with `full_tensor` and divided with `distribute`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -122,10 +123,28 @@ def distribute(tensor: Any, values: Any) -> Any:
     return distribute_tensor(values.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
+def full_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the whole `state_dict` of a sharded model on the CPU of rank 0, and an empty one on the others.
+
+    All ranks must call this together.
+    """
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    state: dict[str, Any] = get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
+    return state
+
+
 def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a whole `state_dict` into a model, which may be sharded."""
-    own = model.state_dict()
-    model.load_state_dict({name: distribute(own.get(name), values) for name, values in state.items()})
+    """Load a whole `state_dict`, which every rank has, into a model, which may be sharded."""
+    if not is_sharded(model):
+        model.load_state_dict(state)
+        return
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    # PyTorch puts the shards into the dictionary that it is given.
+    set_model_state_dict(model, dict(state), options=StateDictOptions(full_state_dict=True))
 
 
 def _forward(work: Callable[[], Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .sharded import full_tensor, reshard, unshard
+from .sharded import full_state, full_tensor, is_sharded, reshard, unshard
 
 
 def checksum(model: nn.Module) -> str:
@@ -70,11 +70,13 @@ def to_cpu(value: Any, keep: bool = True) -> Any:
     return type(value)(to_cpu(entry, keep) for entry in value) if type(value) in (list, tuple) else value
 
 
-def cpu_state_dict(module: nn.Module, keep: bool = True) -> dict[str, Tensor]:
-    """Return the module's `state_dict` on the CPU. Tied weights stay one tensor, so that they are saved once."""
-    owners = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
-    copies: dict[int, Tensor] = {}
-    for tensor in owners.values():
-        if id(tensor) not in copies:
-            copies[id(tensor)] = to_cpu(tensor, keep)
-    return {name: copies[id(owners[name])] for name in module.state_dict()}
+def cpu_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """Return the model's `state_dict` on the CPU. Tied weights stay one tensor, so that they are saved once.
+
+    Ranks that hold shards must call this together, and only rank 0 gets the weights.
+    """
+    state = full_state(model) if is_sharded(model) else model.state_dict()
+    first: dict[int, str] = {}
+    tied = {name: first.setdefault(id(own), name) for name, own in model.named_parameters(remove_duplicate=False)}
+    copies = {name: state[name].cpu() for name in state if tied.get(name, name) == name}
+    return {name: copies[tied.get(name, name)] for name in state}

@@ -41,16 +41,25 @@ class World:
         return list(items[self.rank :: self.size])
 
     def all_gather(self, work: Callable[[], Result], what: str) -> list[Result]:
-        """Return every rank's result of `work`, in the order of ranks. An error on one rank is raised on all.
+        """Return every rank's result of `work`, in the order of ranks. `what` names the work in messages.
 
-        `what` names the work in the messages of the ranks that wait for it. Raises RankError.
+        An error on one rank is raised on all; of several errors, that of the lowest rank. `work` may contain other
+        exchanges: a rank that leaves them by an error takes part in this one, and tells the ranks that wait in those.
+        Raises RankError if a rank does not arrive in time, has ended, or is at another exchange.
         """
         return [work()]
 
     def gather_in_order(self, work: Callable[[], Sequence[Result]], what: str) -> list[Result]:
-        """Return the results of ranks that each worked on their `share`, one for each item, in the items' order."""
+        """Return the results of ranks that each worked on their `share`, one for each item, in the items' order.
+
+        Raises RankError if a rank has more or fewer results than its share.
+        """
         parts = self.all_gather(work, what)
-        return [parts[i % self.size][i // self.size] for i in range(sum(map(len, parts)))]
+        count = sum(map(len, parts))
+        for rank, part in enumerate(parts):
+            if len(part) != len(range(rank, count, self.size)):
+                raise RankError(f"expected a share of {count} results at {what}, got {len(part)} from rank {rank}")
+        return [parts[i % self.size][i // self.size] for i in range(count)]
 
     def barrier(self, work: Callable[[], Result], what: str) -> Result:
         """Return this rank's result of `work`, which is not sent. No rank continues before all have a result."""
@@ -72,6 +81,3 @@ class World:
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Sum the ranks' gradients in place; a gradient that no rank has stays None."""
-
-    def failed(self, error: BaseException) -> None:
-        """Tell waiting ranks that this rank ends by `error`; add a note if another rank has reported the same error."""

@@ -13,6 +13,7 @@ import torch
 
 from ..model.policy import Policy
 from ..model.sharded import load_full_state, reshard
+from ..model.weights import cpu_state_dict
 
 
 @dataclass(slots=True)
@@ -61,10 +62,10 @@ class References:
         self.refreshes += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights of both; None for the original if it is the same model."""
+        """Return the weights of both on the CPU; None for the original if it is the same model."""
         return {
-            "current": self.current.model.state_dict(),
-            "original": self.original.model.state_dict() if self.moves else None,
+            "current": cpu_state_dict(self.current.model),
+            "original": cpu_state_dict(self.original.model) if self.moves else None,
             "refreshes": self.refreshes,
         }
 

@@ -35,7 +35,7 @@ MIB = 2**20
 
 Gathered = tuple[dict[str, Tensor], dict[str, Any]]
 """Weights for other software, averaged with the starting model's, and the state from which the run resumes. Both have
-the full tensors of all ranks."""
+the full tensors of all ranks on rank 0, and empty ones or none on the others."""
 
 
 def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
@@ -48,11 +48,10 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
     """
     gathered: Gathered | None = None
     if context.policy.sharded:
-        leads = context.world.is_rank_0
         with context.averaged_policy():
             # Copied, because with a single rank gathering returns the weights themselves.
-            weights = copy.deepcopy(cpu_state_dict(context.policy.model, leads))
-        gathered = weights, _state(context, step, leads)
+            weights = copy.deepcopy(cpu_state_dict(context.policy.model))
+        gathered = weights, _state(context, step)
     return context.world.rank_0_only(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
 
 
@@ -211,13 +210,13 @@ def _unreadable_checkpoint_error(folder: Path, error: Exception) -> UserError:
     return UserError(f"resume: expected a checkpoint of this model and data in {folder}: {first_line(error)}")
 
 
-def _state(context: StepContext, step: int, keep: bool = True) -> dict[str, Any]:
+def _state(context: StepContext, step: int) -> dict[str, Any]:
     """Return the state from which a run resumes. Tensors are full and on the CPU, so that any device can read them."""
     return {
         "step": step,
-        "policy": cpu_state_dict(context.policy.model, keep),
-        "references": to_cpu(context.references.state_dict(), keep),
-        "optimizer": to_cpu(context.optimizer.state_dict(), keep),
+        "policy": cpu_state_dict(context.policy.model),
+        "references": context.references.state_dict(),
+        "optimizer": to_cpu(context.optimizer.state_dict(), keep=context.world.is_rank_0),
         "schedule_step": context.schedule_step,
         "guards": context.guards.state_dict(),
         "rng": rng_state(),

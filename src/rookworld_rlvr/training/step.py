@@ -216,14 +216,19 @@ def _accumulate(
     all_needed = plan.reference is not None or plan.objective.entropy_coef > 0
     trained = minibatch if all_needed else minibatch.select(minibatch.advantages_B != 0)
 
+    def call_hooks() -> None:
+        call = partial(context.emit, Moment.micro_batch, event)
+        # With shards all ranks make a pass together, so the error of a hook must be raised on all before the pass.
+        context.world.barrier(call, "a micro-batch's hooks") if policy.sharded else call()
+
     def of_completions(micro: Batch) -> tuple[Tensor, TokenTotals]:
-        context.emit(Moment.micro_batch, event)
+        call_hooks()
         result = completions_loss(policy, micro, plan)
         checks.check_loss(result.loss, micro)
         return result.loss, result.totals
 
     def of_moves(micro: MoveBatch) -> tuple[Tensor, TokenTotals]:
-        context.emit(Moment.micro_batch, event)
+        call_hooks()
         return moves_loss(policy, micro, plan)
 
     def accumulate() -> list[Loss]:

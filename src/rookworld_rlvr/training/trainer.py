@@ -35,17 +35,16 @@ MEASURED = "measured"
 def train(run: Run) -> dict[str, Any]:
     """Execute the whole run; write and return its summary. Raises PreflightError, TrainingGaveUpError and UserError."""
     world = run.context.world
-    try:
+
+    def trained() -> dict[str, Any]:
         with _stop_on_signal(run), locked(run.folder) if world.is_rank_0 else nullcontext():
             summary = _train(run)
         for sink in run.sinks:
             sink.conclude(summary)
-        # Rank 0 may host the store that the other ranks still query, so it must not end before them.
-        world.barrier(lambda: None, "the end")
         return summary
-    except BaseException as error:
-        world.failed(error)
-        raise
+
+    try:
+        return world.barrier(trained, "the end of the run")
     finally:
         run.close()
         for sink in run.sinks:
