@@ -18,7 +18,7 @@ import torch
 from rookworld_rlvr.app.process import run_process
 from rookworld_rlvr.model.ranks import Ranks
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))
 TIMEOUT_S = 60.0
 
 
