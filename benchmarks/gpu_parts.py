@@ -103,7 +103,7 @@ class Table:
             Part("tests on CUDA", [*python(), "-m", "pytest", "-q", "tests/device/test_cuda.py"], 150, ["CUDA"]),
             Part("weights of GPT-2's shape", weights, 60),
             # hf takes minutes for the larger model.
-            *(self.bench(name, "static,hf" if name.startswith("3.5M") else "static") for name in self.sizes),
+            *(self.bench(name, "native,hf" if name.startswith("3.5M") else "native") for name in self.sizes),
             *(self.roofline(name) for name in self.sizes),
             self.train("debug=overfit", 90, "debug=overfit", *self.little),
             Part("out of memory", memory, 90, ["CUDA"]),
@@ -119,7 +119,7 @@ class Table:
         sleep = probe("vllm", "sleep", "--json", "{out}/sleep.json", *self.tiny)
         return [
             Part("set up vllm", ["bash", "scripts/setup.sh", "vllm"], 420, ["installation"]),
-            *(self.bench(name, "static,vllm", "vllm") for name in self.some_sizes),
+            *(self.bench(name, "native,vllm", "vllm") for name in self.some_sizes),
             Part("vLLM, sleep and wake", sleep, 150, ["vllm", "CUDA"]),
             self.server(),
         ]
@@ -142,7 +142,7 @@ class Table:
         return Part(f"bench {name} {generators}", command, 150, [environment] if environment else [])
 
     def roofline(self, name: str) -> Part:
-        options = ["--generators", "static", "--rounds", self.rounds, "--json", "{out}/roofline.json", "--"]
+        options = ["--generators", "native", "--rounds", self.rounds, "--json", "{out}/roofline.json", "--"]
         command = [*python(), "benchmarks/roofline.py", *options, *self.device, *self.sizes[name]]
         return Part(f"roofline {name}", command, 90)
 

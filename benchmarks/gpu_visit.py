@@ -2,7 +2,7 @@
 
     benchmarks/gpu_visit.sh                      # also sets up the environment
     .venv/bin/python benchmarks/gpu_visit.py --dry
-    .venv/bin/python benchmarks/gpu_visit.py --only 'smoke fp32' 'bench 3.5M 8×8 static,hf'
+    .venv/bin/python benchmarks/gpu_visit.py --only 'smoke fp32' 'bench 3.5M 8×8 native,hf'
 
 Each part is a command in a process of its own with a time limit. The visit continues after a failed part and rewrites
 its page after each part, so that an interrupted visit keeps its results. Nothing is loaded from a model hub. The exit

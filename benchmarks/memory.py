@@ -25,7 +25,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rookworld_rlvr.app.build import build_unsaved_run
-from rookworld_rlvr.rollout.static_generator import StaticGenerator
+from rookworld_rlvr.rollout.native_generator import NativeGenerator
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.memory import step_peak_gib
 from rookworld_rlvr.training.state import StepContext
@@ -56,11 +56,11 @@ def peaks_mib(steps: int, overrides: list[str], *, endless: bool) -> list[float]
     return peaks
 
 
-def never_ending(context: StepContext, config: RunConfig) -> StaticGenerator:
+def never_ending(context: StepContext, config: RunConfig) -> NativeGenerator:
     """Return a generator that never ends a completion: its end-of-text id is outside the vocabulary."""
     policy = context.policy
     eos_id = int(policy.model.config.vocab_size)
-    return StaticGenerator(policy.model, config.generator, eos_id=eos_id, pad_id=policy.pad_id)
+    return NativeGenerator(policy.model, config.generator, eos_id=eos_id, pad_id=policy.pad_id)
 
 
 def in_own_process(steps: int, overrides: list[str], *, endless: bool) -> list[float]:

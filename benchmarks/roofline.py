@@ -1,7 +1,7 @@
 """Share of the machine's limits that a training step uses: MFU and bandwidth, for each generator.
 
     python benchmarks/roofline.py
-    python benchmarks/roofline.py --generators static hf --rounds 5 device=cuda
+    python benchmarks/roofline.py --generators native hf --rounds 5 device=cuda
 
 The limits are measured first: a large matrix product, and reading, copying and adding large arrays. Work counts only
 what any program would have to do: each prompt once per group, each token of a completion once, no padding and nothing
@@ -332,7 +332,7 @@ def limits_and_shape(policy: Policy) -> tuple[Limits, Shape]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--generators", nargs="+", default=["static", "hf"], help="default static and hf")
+    parser.add_argument("--generators", nargs="+", default=["native", "hf"], help="default native and hf")
     parser.add_argument("--rounds", type=int, default=3, help="steps of each generator (default 3)")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("overrides", nargs="*", help="of the configuration, as in device=cuda; behind --")

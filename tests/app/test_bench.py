@@ -15,15 +15,15 @@ def test_bench_reports_speed_and_memory_of_each_generator(
 ) -> None:
     output = tmp_path / "bench.json"
     given = [*small_overrides, "generator.max_new_tokens=12", "bench.rounds=2", f"bench.output={output}"]
-    assert main(["bench", *given, "bench.generators=[hf,static]"]) == 0
+    assert main(["bench", *given, "bench.generators=[hf,native]"]) == 0
     shown, figures = capfd.readouterr().out, json.loads(output.read_text())
-    assert "static" in shown and "hf" in shown and "completions/s" in shown
-    assert list(figures["generators"]) == ["hf", "static"] and list(figures["ratios_to_hf"]) == ["static"]
+    assert "native" in shown and "hf" in shown and "completions/s" in shown
+    assert list(figures["generators"]) == ["hf", "native"] and list(figures["ratios_to_hf"]) == ["native"]
     for kind, row in figures["generators"].items():
         assert row["peak_gib"] > 0 and row["tokens_per_s"] > 0
         assert row["generate_s"] + row["score_s"] + row["train_s"] <= row["step_s"]
         assert len(figures["rounds"][kind]) == 2 and 0 < row["completion_tokens"] <= 12
-    spread = figures["ratios_to_hf"]["static"]["completions_per_s"]
+    spread = figures["ratios_to_hf"]["native"]["completions_per_s"]
     assert spread["low"] <= spread["median"] <= spread["high"]
     assert figures["machine"]["threads"] == 1
 

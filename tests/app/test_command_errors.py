@@ -233,7 +233,7 @@ def test_bad_arguments_of_any_command_are_refused_in_one_line(
     assert named in complaint(given, capfd)
 
 
-@pytest.mark.parametrize("kind", ["static", "hf"])
+@pytest.mark.parametrize("kind", ["native", "hf"])
 def test_prompt_longer_than_model_positions_is_refused_in_one_line(
     kind: str, small_overrides: list[str], small_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

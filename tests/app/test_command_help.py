@@ -66,7 +66,7 @@ def test_help_shows_usage_summary_and_where_to_find_options(command: str, capfd:
     assert "scripts/generate_docs.py" in text and "--cfg job" in text
 
 
-@pytest.mark.parametrize("option", ["generator=static", "model=tiny", "logging=console"])
+@pytest.mark.parametrize("option", ["generator=native", "model=tiny", "logging=console"])
 def test_option_marked_default_in_help_is_the_default(
     option: str, composed: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:

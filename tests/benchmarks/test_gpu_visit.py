@@ -32,8 +32,8 @@ def test_dry_visit_succeeds_and_reports_every_part(gpu_visit: ModuleType, tmp_pa
     parts = results(tmp_path)
     assert list(parts) == [part.name for part in gpu_visit.Table(tmp_path, dry=True).parts()]
     assert all(part["reason"] for part in parts.values() if part["outcome"] != "passed")
-    assert parts["bench 124M 8×8 static"]["figures"]["static"]["completions_per_s"] > 0
-    assert 0 < parts["roofline 3.5M 8×8"]["figures"]["static"]["bandwidth/generate"] <= 1
+    assert parts["bench 124M 8×8 native"]["figures"]["native"]["completions_per_s"] > 0
+    assert 0 < parts["roofline 3.5M 8×8"]["figures"]["native"]["bandwidth/generate"] <= 1
     assert parts["generator.batch_size=1024, in turns"]["figures"]["generator.batch_size=1024"]["ratio"] > 0
     assert parts["fsdp2, 1 card"]["outcome"] == parts["default run"]["outcome"] == "passed"
     assert all(f"| {name} | {part['outcome']} |" in page for name, part in parts.items())
@@ -42,13 +42,13 @@ def test_dry_visit_succeeds_and_reports_every_part(gpu_visit: ModuleType, tmp_pa
 @pytest.mark.slow
 def test_failing_part_keeps_the_figures_of_other_parts(gpu_visit: ModuleType, tmp_path: Path) -> None:
     parts = {part.name: part for part in gpu_visit.Table(tmp_path, dry=True).parts()}
-    smoke, bench = parts["smoke fp32"], parts["bench 3.5M 8×8 static,hf"]
+    smoke, bench = parts["smoke fp32"], parts["bench 3.5M 8×8 native,hf"]
     todo = [replace(smoke, command=[*smoke.command, "kl.coef=-1"]), bench]
     assert gpu_visit.visit(todo, tmp_path, dry=True, seconds=600) == 1
     page = (tmp_path / "visit.md").read_text()
     assert "| smoke fp32 | failed |" in page and "| exit code 2 |" in page
     assert "kl.coef" in page.split("## Failed: smoke fp32")[1]
-    assert results(tmp_path)[bench.name]["figures"].keys() == {"static", "hf"}
+    assert results(tmp_path)[bench.name]["figures"].keys() == {"native", "hf"}
 
 
 def test_page_reports_outcome_and_reason_of_each_part(gpu_visit: ModuleType, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def groups(roofline: ModuleType) -> list[Any]:
     return [roofline.Lengths(3, (1, 2)), roofline.Lengths(5, (4, 4))]
 
 
-@pytest.mark.parametrize("kind", ["static", "hf"])
+@pytest.mark.parametrize("kind", ["native", "hf"])
 def test_shares_of_a_step_lie_between_0_and_1(roofline: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(roofline, "MATMUL_SIZES", (256, 512))
     monkeypatch.setattr(roofline, "ARRAY_NUMBERS", 2**22)

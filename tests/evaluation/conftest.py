@@ -11,7 +11,7 @@ import torch
 
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.rollout.generator import GeneratorConfig, SampledCompletion
-from rookworld_rlvr.rollout.static_generator import StaticGenerator
+from rookworld_rlvr.rollout.native_generator import NativeGenerator
 from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine
 from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.environment import environment_truth, render_environment
@@ -106,5 +106,5 @@ def small_player(small_model: Path) -> Callable[..., Any]:
 
     policy = load_policy(ModelConfig(path=str(small_model)), torch.device("cpu"), Precision.fp32)
     ids = {"eos_id": policy.tokenizer.eos_token_id, "pad_id": policy.pad_id}
-    generator = StaticGenerator(policy.model, GeneratorConfig(max_new_tokens=100), **ids)
+    generator = NativeGenerator(policy.model, GeneratorConfig(max_new_tokens=100), **ids)
     return lambda *settings: ModelPlayer(generator, policy.tokenizer, *settings)

@@ -12,7 +12,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.generator import Generator, GeneratorConfig
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
-from rookworld_rlvr.rollout.static_generator import StaticGenerator
+from rookworld_rlvr.rollout.native_generator import NativeGenerator
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 PROMPTS = [f"P: {START} ", f"A: {START}+e2e4+e2e4+", f"A: {START}+g1f3+e2e4 e7e5 g1f3+", "P: 8/"]
@@ -23,7 +23,7 @@ def policy(small_model: Path) -> Policy:
     return load_policy(ModelConfig(path=str(small_model)), torch.device("cpu"), Precision.fp32)
 
 
-@pytest.fixture(params=[HFGenerator, StaticGenerator])
+@pytest.fixture(params=[HFGenerator, NativeGenerator])
 def engine(request: pytest.FixtureRequest) -> Any:
     """A generator's class."""
     return request.param

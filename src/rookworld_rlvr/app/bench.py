@@ -1,6 +1,6 @@
 """`rookworld bench [overrides]`: measure the speed of a configuration's step with each generator.
 
-    rookworld bench 'bench.generators=[static,hf]' bench.rounds=5
+    rookworld bench 'bench.generators=[native,hf]' bench.rounds=5
 
 It makes real steps, updates included, as `rookworld train` does. The generators take turns in one process, on the same
 prompts and the same model, and each round begins with another generator. Figures are medians over rounds. A phase ends

@@ -20,7 +20,7 @@ from ..training.sft import SFTConfig
 class BenchConfig:
     """Generators to measure, and the number of rounds."""
 
-    generators: list[GeneratorKind] = field(default_factory=lambda: [GeneratorKind.static, GeneratorKind.hf])
+    generators: list[GeneratorKind] = field(default_factory=lambda: [GeneratorKind.native, GeneratorKind.hf])
     """Generators to measure in turn, on the same prompts. If hf is one of them, ratios to it are shown."""
     rounds: int = 5
     """Number of measured steps per generator. One more step comes first and is not counted."""

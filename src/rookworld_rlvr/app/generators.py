@@ -12,7 +12,7 @@ from ..model.policy import Policy
 from ..model.world import World
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
-from ..rollout.static_generator import StaticGenerator
+from ..rollout.native_generator import NativeGenerator
 
 VLLM = (GeneratorKind.vllm, GeneratorKind.vllm_server)
 ALONE = World()
@@ -30,12 +30,12 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
         return HFGenerator(policy.model, config, **ids, autocast=policy.autocast)
     if not policy.shares:
         raise UserError(
-            "generator.kind=static: expected a model whose attention can be replaced and sees all that came before, "
+            "generator.kind=native: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator.kind=hf samples from any"
         )
     # On a CPU a pass has few tokens, so bf16's casts cost more time than its products save (dev/log.md, entry 7).
     autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
-    return StaticGenerator(policy.model, config, **ids, autocast=autocast)
+    return NativeGenerator(policy.model, config, **ids, autocast=autocast)
 
 
 def config_for_second_model(config: GeneratorBaseConfig) -> GeneratorBaseConfig:

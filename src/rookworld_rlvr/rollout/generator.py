@@ -21,7 +21,7 @@ from .vllm_config import VLLMConfig, sampling_parameters
 class GeneratorKind(StrEnum):
     """Engine that samples completions."""
 
-    static = "static"
+    native = "native"
     """Our own loop with the trainer's model. It computes a prompt once per group."""
     hf = "hf"
     """transformers' `generate`: the reference that the others are checked against."""
@@ -35,7 +35,7 @@ class GeneratorKind(StrEnum):
 class GeneratorBaseConfig:
     """The engine that samples, and its limits."""
 
-    kind: GeneratorKind = GeneratorKind.static
+    kind: GeneratorKind = GeneratorKind.native
     max_new_tokens: int = 144
     """Maximum number of tokens of a completion. A longer one is truncated, counted as such and scored as it is."""
     batch_size: int = 128

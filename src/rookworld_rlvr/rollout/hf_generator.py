@@ -1,7 +1,7 @@
 """The reference generator: transformers' `generate`, with the log-prob of every sampled token.
 
 A logits processor samples each token with the completion's own uniform number and masks all other tokens. So equal
-seeds give the same tokens as in `static_generator`, apart from rounding.
+seeds give the same tokens as in `native_generator`, apart from rounding.
 """
 
 from collections.abc import Iterator

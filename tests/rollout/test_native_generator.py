@@ -1,4 +1,4 @@
-"""The static generator's optimisations change none of its samples."""
+"""The native generator's optimisations change none of its samples."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,12 +21,12 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy, shares_prompts
 from rookworld_rlvr.model.policy import Policy
-from rookworld_rlvr.rollout import static_generator
+from rookworld_rlvr.rollout import native_generator
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorKind, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.rollout.native_generator import NativeGenerator
 from rookworld_rlvr.rollout.sampling import inverse_cdf
-from rookworld_rlvr.rollout.static_generator import StaticGenerator
 
 EOS, PAD = 0, 1
 POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5N2/PPPP1PPP/RNBQK2R b KQkq - 3 3"
@@ -53,9 +53,9 @@ def rows(generator: Any, prompts: Any, *, temperature: float, group_size: int = 
     return [done for group in groups for done in group]
 
 
-def of_policy(policy: Policy) -> StaticGenerator:
+def of_policy(policy: Policy) -> NativeGenerator:
     ids = {"eos_id": int(policy.tokenizer.eos_token_id), "pad_id": policy.pad_id}
-    return StaticGenerator(policy.model, GeneratorConfig(max_new_tokens=96), **ids)
+    return NativeGenerator(policy.model, GeneratorConfig(max_new_tokens=96), **ids)
 
 
 def assert_same(ours: list[SampledCompletion], theirs: list[SampledCompletion]) -> None:
@@ -79,7 +79,7 @@ def test_prompts_divided_among_cores_get_the_same_completions(
     rows(of_policy(tiny), prompts, temperature=temperature)
     assert names == {current_thread().name}
     names.clear()
-    monkeypatch.setattr(static_generator, "ROWS_PER_CORE", 1)
+    monkeypatch.setattr(native_generator, "ROWS_PER_CORE", 1)
     shared = rows(of_policy(tiny), prompts, temperature=temperature)
     handle.remove()
     assert_same(shared, alone)
@@ -109,10 +109,10 @@ def test_grouped_query_model_generates_as_in_transformers() -> None:
     config = GeneratorConfig(max_new_tokens=20)
     ours, theirs = (
         rows(engine(model, config, eos_id=EOS, pad_id=PAD), prompts, temperature=0.0, group_size=1)
-        for engine in (StaticGenerator, HFGenerator)
+        for engine in (NativeGenerator, HFGenerator)
     )
     assert_same(ours, theirs)
-    sampled = rows(StaticGenerator(model, config, eos_id=EOS, pad_id=PAD), prompts, temperature=1.0)
+    sampled = rows(NativeGenerator(model, config, eos_id=EOS, pad_id=PAD), prompts, temperature=1.0)
     assert_logprobs_are_of_single_passes(model, [prompt for prompt in prompts for _ in range(4)], sampled)
 
 
@@ -121,14 +121,14 @@ def test_two_attention_calls_per_layer_generate_as_in_transformers() -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     model = DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, vocab_size=40, initializer_range=0.2)).eval()
     prompts, config = [tuple(range(2, 9)), (5, 6, 7)], GeneratorConfig(max_new_tokens=12)
-    made = (kind(model, config, eos_id=EOS, pad_id=PAD) for kind in (StaticGenerator, HFGenerator))
+    made = (kind(model, config, eos_id=EOS, pad_id=PAD) for kind in (NativeGenerator, HFGenerator))
     ours, theirs = (rows(generator, prompts, temperature=1.0) for generator in made)
     assert_same(ours, theirs)
 
 
 def test_completions_stop_at_the_last_model_position() -> None:
     model = grouped_query_model()
-    generator = StaticGenerator(model, GeneratorConfig(max_new_tokens=40), eos_id=-1, pad_id=PAD)
+    generator = NativeGenerator(model, GeneratorConfig(max_new_tokens=40), eos_id=-1, pad_id=PAD)
     done = rows(generator, [tuple(range(2, 12)) * 5, (3,) * 60], temperature=1.0, group_size=2)
     assert [len(row.tokens) for row in done] == [14, 14, 4, 4]
     with pytest.raises(ValueError, match="shorter than the model's 64 positions, got 64"):
