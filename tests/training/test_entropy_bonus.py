@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rollout.groups import Group
-from rookworld_rlvr.training.state import Moment, StepContext, StepReport
+from rookworld_rlvr.training.state import Event, Moment, StepContext
 from rookworld_rlvr.training.step import grpo_step
 from rookworld_rlvr.training.trainer import Run
 
@@ -28,13 +28,13 @@ def mean_entropy(policy: Policy, groups: Sequence[Group]) -> Tensor:
 def test_entropy_bonus_climbs_the_entropy_at_sampled_tokens(make_run: Callable[..., Run]) -> None:
     before: list[Tensor] = []
 
-    def check(moment: Moment, context: StepContext, report: StepReport) -> None:
+    def check(moment: Moment, context: StepContext, event: Event) -> None:
         if moment is Moment.collected:
             # The rewards are equal, so only the bonus has a gradient.
-            report.rewards_PG.fill_(0.5)
+            event.rewards_PG.fill_(0.5)
         if moment is Moment.accumulated:
             parameters = list(context.policy.model.parameters())
-            before.append(mean_entropy(context.policy, report.groups))
+            before.append(mean_entropy(context.policy, event.rollout.groups))
             for parameter, uphill in zip(parameters, torch.autograd.grad(before[0], parameters), strict=True):
                 torch.testing.assert_close(parameter.grad, -COEF * uphill, atol=1e-6, rtol=1e-4)
 
