@@ -26,7 +26,7 @@ from rookworld_rlvr.evaluation.completions import greedy_texts
 from rookworld_rlvr.evaluation.conversion import ConversionConfig, conversion_suite
 from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.held_out import Complete, held_out_suite
-from rookworld_rlvr.evaluation.match import EngineMatchConfig, engine_match_suite
+from rookworld_rlvr.evaluation.match import IllegalRule, MatchConfig, MatchSetting, match_suite, stockfish_opponent
 from rookworld_rlvr.evaluation.mate_in_one import mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import (
     CapturePlayer,
@@ -68,11 +68,11 @@ OF_PLAYERS = (
     "mate_in_one/legal",
     "selfplay/legal_plies",
     "selfplay/illegal_rate",
-    "engine_match/score",
-    "engine_match/rules_score",
-    "engine_match/elo",
+    "match/score",
+    "match/rules_score",
+    "match/elo",
     "conversion/won",
-    "engine_match/illegal",
+    "match/illegal",
 )
 OF_ARBITERS = (
     "environment/next_state_accuracy",
@@ -150,14 +150,14 @@ def player_suites(
 ) -> Iterator[Suite]:
     """Yield the suites of a player: self-play and won positions with the published decoding, the others greedy."""
     games = SelfplayConfig(games=arguments.games)
-    match = EngineMatchConfig(arguments.pairs, arguments.plies, opponent=OPPONENT)
-    referee = partial(open_referee, EngineConfig())
+    match = MatchConfig("stockfish", illegal=IllegalRule.loses, pairs=arguments.pairs, max_plies=arguments.plies)
+    setting = MatchSetting(partial(open_referee, EngineConfig()))
     greedy, rows, trained = make(DecodingConfig(), 0), arguments.rows, data.trained
     complete = partial(move_alone, greedy)
     yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, evaluations=measure)
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
     yield selfplay_suite(make(games.decoding, 0), games)
-    yield engine_match_suite(greedy, partial(engine_player, OPPONENT), match, referee=referee)
+    yield match_suite(lambda _seed: greedy, partial(stockfish_opponent, OPPONENT, 0), match, setting)
     yield conversion_suite(partial(make, games.decoding), ConversionConfig(positions=arguments.positions))
 
 

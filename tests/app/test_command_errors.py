@@ -205,7 +205,7 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "suites=[mate_in_one]"], "evaluation.mates: expected a file"),
         (["evaluate", "suites=[selfplay]", "selfplay.games=0"], "expected items of selfplay"),
         (["evaluate", "suites=[selfplay]", "selfplay.pgn=/nope/games.pgn"], "selfplay.pgn: expected a file"),
-        (["evaluate", "suites=[engine_match]", "engine_match.opponent.path=/nope"], "engine_match.opponent: expected"),
+        (["evaluate", "suites=[match]", "match.opponent=stockfish", "stockfish.path=/nope"], "stockfish: expected"),
         (["evaluate", "data.train={held_out}", "data.held_out={held_out}"], "expected items of policy"),
         (["evaluate", "compare"], "evaluate compare: the following arguments are required: A, B"),
         (["evaluate", "compare", "a.json", "b.json", "--json", "/tmp"], "--json: expected a file in a folder"),

@@ -162,7 +162,7 @@ def test_evaluation_rows_at_excluded_positions_are_left_out_and_counted(
 
 def test_every_suite_can_be_selected_by_name_and_has_rows(evaluate: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "mates.jsonl").write_text(json.dumps(MATE) + "\n")
-    names = [name for name in SuiteName if name is not SuiteName.engine_match or engine_there()]
+    names = list(SuiteName)
     result = evaluate(
         f"suites=[{','.join(names)}]",
         f"evaluation.mates={tmp_path / 'mates.jsonl'}",
@@ -171,9 +171,6 @@ def test_every_suite_can_be_selected_by_name_and_has_rows(evaluate: Evaluate, tm
         f"selfplay.pgn={tmp_path / 'games.pgn'}",
         "evaluation.match_pairs=1",
         "evaluation.match_plies=2",
-        "engine_match.pairs=1",
-        "engine_match.max_plies=2",
-        "engine_match.opponent.nodes=10",
         "conversion.positions=1",
         "conversion.defenders=[random]",
     )
@@ -192,16 +189,16 @@ def engine_there() -> bool:
         return False
 
 
-@pytest.mark.parametrize(("name", "requested", "expected"), [("selfplay", 100, 25), ("engine_match", 32, 8)])
+@pytest.mark.parametrize(("name", "requested", "expected"), [("selfplay", 100, 25), ("match", 32, 8)])
 @pytest.mark.slow
 def test_interrupted_games_resume_after_their_first_chunk(
     name: str, requested: int, expected: int, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name == "engine_match" and not engine_there():
+    if name == "match" and not engine_there():
         pytest.skip("no Stockfish here")
-    given = (f"suites=[{name}]", f"{name}.max_plies=1")
+    given = (f"suites=[{name}]", "selfplay.max_plies=1", "evaluation.match_plies=1", "evaluation.match_pairs=32")
     # At full strength the engine plays the same moves in every run.
-    given += ("engine_match.opponent.skill=20",)
+    given += ("match.opponent=stockfish", "match.stockfish.skill=20")
     whole = evaluate(*given, output="whole.json")["suites"][name]
     assert whole["rows"] == requested
     path, add = rows_path(tmp_path / "table.json"), RowsFile.add
@@ -271,10 +268,10 @@ def test_pgn_file_holds_each_counted_game_once_after_interruptions(
         error = capfd.readouterr().err
         assert error.count("\n") == 1 and "selfplay.pgn: expected" in error
         assert path.read_text() == whole and not rows_path(tmp_path / "other.json").exists()
-    both = ("suites=[selfplay,engine_match]", f"selfplay.pgn={tmp_path}/a", f"engine_match.pgn={tmp_path}/a")
+    both = ("suites=[selfplay,match]", f"selfplay.pgn={tmp_path}/a", f"match.pgn={tmp_path}/a")
     evaluate(*both, output="other.json", exit_code=2)
     error = capfd.readouterr().err
-    assert f"pgn: expected a file of its own for each, got {tmp_path}/a for selfplay, {tmp_path}/a for eng" in error
+    assert f"pgn: expected a file of its own for each, got {tmp_path}/a for selfplay, {tmp_path}/a for match" in error
     # Games may not overwrite the tables or the rows either.
     for taken in ("other.json", "other.json.rows.jsonl"):
         evaluate(*given[:3], f"selfplay.pgn={tmp_path / taken}", output="other.json", exit_code=2)
@@ -305,17 +302,16 @@ def test_output_locked_by_another_evaluation_is_refused(
 
 
 @pytest.mark.skipif(not engine_there(), reason="no Stockfish here")
-def test_engine_match_names_its_engine_and_refuses_unsupported_elo(
+def test_match_names_its_engine_and_refuses_unsupported_elo(
     evaluate: Evaluate, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("suites=[engine_match]", "engine_match.pairs=1", "engine_match.max_plies=2")
-    match = evaluate(*given)["suites"]["engine_match"]
-    assert match["engine"].startswith("Stockfish") and match["opponent"]["nodes"] == 1000
-    assert "engine_match/elo" in match["table"]
+    given = ("suites=[match]", "match.opponent=stockfish", "evaluation.match_pairs=1", "evaluation.match_plies=2")
+    match = evaluate(*given)["suites"]["match"]
+    assert match["engine"].startswith("Stockfish") and "match/elo" in match["table"]
     capfd.readouterr()
-    evaluate(*given, "engine_match.opponent.elo=1", output="weak.json", exit_code=2)
+    evaluate(*given, "match.stockfish.elo=1", output="weak.json", exit_code=2)
     error = capfd.readouterr().err
-    assert error.count("\n") == 1 and "engine_match.opponent: elo: expected" in error
+    assert error.count("\n") == 1 and "match.stockfish: elo: expected" in error
 
 
 def test_two_results_are_compared_key_by_key(
@@ -401,14 +397,14 @@ def test_compare_refuses_other_settings_and_reports_harmless_ones(
         "config.generator.kind": "hf",
         "config.selfplay.pgn": "b.pgn",
         "config.evaluation.nodes": 9,
-        "config.engine_match": {"pairs": 1},
+        "config.match": {"attempts": 1},
         "software.chess": "1.0",
     }
     for name, value in allowed.items():
         capfd.readouterr()
         assert main(["evaluate", "compare", a, reasked(name, value)]) == 0
         shown = capfd.readouterr().out
-        if name == "config.engine_match":
+        if name == "config.match":
             assert "Differs" not in shown
         else:
             assert f"{name} is " in shown and f" in A, {value} in B" in shown

@@ -48,9 +48,9 @@ POLICY = ("suites=[policy]",)
 MEASURED = (*POLICY, "evaluation.nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "evaluation.mates={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
-MATCH = ("suites=[engine_match]", "engine_match.pairs=2", "engine_match.max_plies=3", *PLAYS)
 CONVERSION = ("suites=[conversion]", "conversion.positions=1", "conversion.defenders=[random]", *PLAYS)
 GAMES = ("suites=[match]", "evaluation.match_pairs=2", "evaluation.match_plies=4", *PLAYS)
+ENGINE = (*GAMES, "match.opponent=stockfish", "stockfish.path={opponent}")
 SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1")
 OPTIONS = {
     "suites": Option("[environment]"),
@@ -92,16 +92,10 @@ OPTIONS = {
     "match.decoding.temperature": Option(9.0, GAMES),
     "match.decoding.top_k": Option(1, (*GAMES, "match.decoding.temperature=3")),
     "match.pgn": Option("games.pgn", GAMES),
-    "engine_match.pairs": Option(1, MATCH),
-    "engine_match.max_plies": Option(1, MATCH),
-    "engine_match.decoding.temperature": Option(9.0, MATCH),
-    "engine_match.decoding.top_k": Option(1, (*MATCH, "engine_match.decoding.temperature=3")),
-    "engine_match.opponent.path": Option("/nope", MATCH),
-    "engine_match.opponent.nodes": Option(5, MATCH),
-    "engine_match.opponent.elo": Option(1501, MATCH),
-    "engine_match.opponent.skill": Option(7, MATCH),
-    "engine_match.opponent.random_moves": Option(1.0, MATCH),
-    "engine_match.pgn": Option("games.pgn", MATCH),
+    "match.stockfish.nodes": Option(5, ENGINE),
+    "match.stockfish.elo": Option(1501, ENGINE),
+    "match.stockfish.skill": Option(7, ENGINE),
+    "match.stockfish.random_moves": Option(1.0, ENGINE),
     "conversion.positions": Option(0, CONVERSION),
     "conversion.defenders": Option("[]", CONVERSION),
 }
@@ -133,7 +127,9 @@ for line in sys.stdin:
     elif words[0] == 'go':
         moves = sorted(move.uci() for move in board.legal_moves)
         number = int(given.get('Skill Level', 20)) + int(given.get('UCI_Elo', 0)) + int(words[words.index('nodes') + 1])
-        print('bestmove', moves[number % len(moves)], flush=True)
+        chosen = moves[number % len(moves)]
+        print('info depth 1 multipv 1 score cp 0 pv', chosen)
+        print('bestmove', chosen, flush=True)
     elif words[0] == 'quit':
         break
 """
@@ -195,7 +191,6 @@ def observe(
     common = ("model", "data", "precision", "device", "threads")
     given = [override for override in small_overrides if override.startswith(common)]
     given += ["evaluation.rows=1", "generator.max_new_tokens=16", "output=table.json"]
-    given += [f"engine_match.opponent.path={files['opponent']}"]
     runs: list[Path] = []
 
     def command(config: EvaluateConfig, raw: Any) -> Any:
@@ -261,7 +256,7 @@ def test_changed_evaluate_option_has_an_observable_effect(
     assert unchanged[key] != observe(option.observer, *option.beside, f"{path}={option.value}")
 
 
-@pytest.mark.parametrize(("observer", "beside"), [("command", SELFPLAY), ("command", MATCH), ("passes", ())])
+@pytest.mark.parametrize(("observer", "beside"), [("command", SELFPLAY), ("command", ENGINE), ("passes", ())])
 def test_repeated_evaluation_gives_the_same_observation(
     observer: str, beside: tuple[str, ...], observe: Callable[..., Any], unchanged: dict[Any, Any]
 ) -> None:

@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rookworld_rlvr.app.tables import Member, comparison_table, evaluation_tables, sweep_table
-from rookworld_rlvr.evaluation.elo import elo_measures
+from rookworld_rlvr.evaluation.match import elo_measures
 from rookworld_rlvr.evaluation.paired import Comparison
-from rookworld_rlvr.evaluation.suite import SuiteName
 from rookworld_rlvr.evaluation.table import Gain, Measure, Row, summarise, to_json
 
 
@@ -25,17 +24,17 @@ def printed(*tables: Table) -> list[list[str]]:
 
 
 def scored(*scores: float) -> dict[str, Any]:
-    rows = [Row(i, i, {"engine_match/score": score}) for i, score in enumerate(scores)]
-    return to_json(elo_measures(SuiteName.engine_match, rows) | summarise(rows))
+    rows = [Row(i, i, {"match/score": score}) for i, score in enumerate(scores)]
+    return to_json(elo_measures(rows) | summarise(rows))
 
 
 def test_elo_of_only_losses_or_only_wins_is_infinite() -> None:
     lost, won = scored(*[0.0] * 8), scored(*[1.0] * 8)
     [elo, score] = printed(*evaluation_tables(lost))
     # Wilson's interval for 0 of 8 ends at z²/(8 + z²) = 0.32441; in Elo: 400 lg(0.32441 / 0.67559) = -127.44.
-    assert elo == ["engine_match/elo", "-∞", "[-∞, -127.4375]", "8"]
-    assert score == ["engine_match/score", "0.0000", "[0.0000, 0.3244]", "8"]
-    assert printed(*evaluation_tables(won))[0] == ["engine_match/elo", "∞", "[127.4375, ∞]", "8"]
+    assert elo == ["match/elo", "-∞", "[-∞, -127.4375]", "8"]
+    assert score == ["match/score", "0.0000", "[0.0000, 0.3244]", "8"]
+    assert printed(*evaluation_tables(won))[0] == ["match/elo", "∞", "[127.4375, ∞]", "8"]
 
 
 def test_sweep_table_shows_overrides_with_brackets() -> None:

@@ -34,7 +34,7 @@ LITTLE = {
     "evaluate": (
         *("threads=1", "evaluation.rows=4", "selfplay.games=2"),
         *("selfplay.max_plies=4", "evaluation.match_pairs=1"),
-        *("evaluation.match_plies=4", "engine_match.pairs=1", "engine_match.max_plies=4"),
+        *("evaluation.match_plies=4"),
         *("conversion.positions=1", "conversion.defenders=[random]"),
     ),
     "sft": ("threads=1", "steps=2", "batch_size=4"),

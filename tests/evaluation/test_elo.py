@@ -1,13 +1,13 @@
-"""Normalised Elo, likelihood of superiority and pentanomial counts, against values computed by hand."""
+"""Elo, normalised Elo, likelihood of superiority and pentanomial counts, against values computed by hand."""
 
 import math
 from statistics import NormalDist
 
 import pytest
 
-from rookworld_rlvr.evaluation.elo import elo_measures, likelihood_of_superiority, match_facts
-from rookworld_rlvr.evaluation.suite import SuiteName
-from rookworld_rlvr.evaluation.table import Row
+from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
+from rookworld_rlvr.evaluation.match import elo, elo_measures, likelihood_of_superiority, match_facts
+from rookworld_rlvr.evaluation.table import Row, summarise
 
 
 def rows(*scores: float) -> list[Row]:
@@ -15,14 +15,14 @@ def rows(*scores: float) -> list[Row]:
 
 
 def test_pentanomial_counts_pairs_by_their_points() -> None:
-    facts = match_facts(SuiteName.match, rows(0.0, 0.25, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0))
+    facts = match_facts(rows(0.0, 0.25, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0))
     assert facts["pentanomial"] == [1, 2, 1, 1, 3]
-    assert match_facts(SuiteName.match, []) == {}
+    assert match_facts([]) == {}
 
 
 def test_normalised_elo_is_lead_over_standard_deviation_of_a_game() -> None:
     # Mean 0.6; squared deviations 0.01 + 0.0225 + 0.1225 + 0.16 + 0.01 = 0.325, variance 0.08125.
-    found = elo_measures(SuiteName.match, rows(0.5, 0.75, 0.25, 1.0, 0.5))["match/normalised_elo"]
+    found = elo_measures(rows(0.5, 0.75, 0.25, 1.0, 0.5))["match/normalised_elo"]
     scale = 800 / math.log(10)
     assert found.value == pytest.approx(0.1 / math.sqrt(2 * 0.08125) * scale)
     # The error depends only on the number of pairs: fastchess gives 34 for 200 pairs.
@@ -33,19 +33,19 @@ def test_normalised_elo_is_lead_over_standard_deviation_of_a_game() -> None:
 def test_normalised_elo_equals_elo_near_even_score_without_draws() -> None:
     # Pairs of two independent games without draws, won with a probability of 0.51.
     scores = [1.0] * 2601 + [0.5] * 4998 + [0.0] * 2401
-    found = elo_measures(SuiteName.match, rows(*scores))
+    found = elo_measures(rows(*scores))
     assert found["match/normalised_elo"].value == pytest.approx(found["match/elo"].value, rel=0.01)
 
 
 def test_drawn_games_change_elo_but_not_normalised_elo() -> None:
     some, more = rows(*[0.5, 0.75, 0.25, 1.0] * 5), rows(*[0.5, 0.625, 0.375, 0.75] * 5)
-    one, two = (elo_measures(SuiteName.match, each) for each in (some, more))
+    one, two = (elo_measures(each) for each in (some, more))
     assert one["match/elo"].value > 1.9 * two["match/elo"].value
     assert one["match/normalised_elo"].value == pytest.approx(two["match/normalised_elo"].value)
 
 
 def test_equal_pairs_have_no_normalised_elo() -> None:
-    assert set(elo_measures(SuiteName.match, rows(0.5, 0.5, 0.5))) == {"match/elo"}
+    assert set(elo_measures(rows(0.5, 0.5, 0.5))) == {"match/elo"}
 
 
 def test_likelihood_of_superiority_is_normal_probability_of_a_lead() -> None:
@@ -55,3 +55,31 @@ def test_likelihood_of_superiority_is_normal_probability_of_a_lead() -> None:
     assert likelihood_of_superiority([1 - score for score in scores]) == pytest.approx(1 - expected)
     assert likelihood_of_superiority([0.5, 0.5]) == 0.5
     assert 0.9 < likelihood_of_superiority([1.0] * 4) < 1.0
+
+
+def test_elo_equals_logistic_formula() -> None:
+    # A difference of 100 Elo is a score of 1 / (1 + 10^(-1/4)).
+    assert elo(1 / (1 + 10**-0.25)) == pytest.approx(100.0)
+    assert elo(0.25) == pytest.approx(-elo(0.75)) and (elo(0.0), elo(1.0)) == (-math.inf, math.inf)
+
+
+def test_elo_interval_is_score_interval_of_pairs_mapped_to_elo() -> None:
+    measures = elo_measures(rows(0.5, 0.75, 0.25, 1.0, 0.5))
+    # Mean 0.6; squared deviations 0.01 + 0.0225 + 0.1225 + 0.16 + 0.01 = 0.325, variance 0.08125.
+    spread = Z_95 * math.sqrt(0.08125 / 5)
+    measure = measures["match/elo"]
+    assert (measure.value, measure.low, measure.high, measure.n) == pytest.approx(
+        (elo(0.6), elo(0.6 - spread), elo(0.6 + spread), 5)
+    )
+    # Without pairing the interval would be wider, because a drawn pair may be a win and a loss.
+    assert summarise(rows(0.5, 0.75, 0.25, 1.0, 0.5))["match/score"].low == pytest.approx(0.6 - spread)
+
+
+def test_match_lost_or_won_throughout_has_one_infinite_elo_bound() -> None:
+    lost, won = (summarise(each) | elo_measures(each) for each in (rows(*[0.0] * 8), rows(*[1.0] * 8)))
+    low, high = wilson_interval(0, 8)
+    assert (low, pytest.approx(high)) == (lost["match/score"].low, lost["match/score"].high)
+    assert (lost["match/elo"].value, lost["match/elo"].low) == (-math.inf, -math.inf)
+    assert lost["match/elo"].high == pytest.approx(elo(high)) == pytest.approx(-won["match/elo"].low)
+    assert won["match/elo"].high == math.inf
+    assert elo_measures([]) == {}

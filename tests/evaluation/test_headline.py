@@ -162,7 +162,6 @@ def test_one_seed_has_no_interval() -> None:
         "selfplay/illegal_rate",
         "selfplay/ended/illegal_move",
         "match/lost",
-        "engine_match/lost",
     ],
 )
 def test_errors_and_lost_games_get_worse_when_they_rise(key: str) -> None:

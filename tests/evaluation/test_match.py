@@ -1,15 +1,30 @@
 """Matches of models and rules of thumb: choices of the rules, illegal answers, adjudication and openings."""
 
+import io
 from collections.abc import Sequence
+from functools import partial
 
 import chess
+import chess.pgn
 import pytest
 
 from rookworld_rlvr.board.openings import OPENINGS, drawn_opening, opening_board
-from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, match_suite
+from rookworld_rlvr.evaluation.engine_player import OpponentConfig
+from rookworld_rlvr.evaluation.intervals import Z_95
+from rookworld_rlvr.evaluation.match import (
+    RULES,
+    IllegalRule,
+    MatchConfig,
+    MatchSetting,
+    elo,
+    elo_measures,
+    kept_open,
+    match_suite,
+    stockfish_opponent,
+)
 from rookworld_rlvr.evaluation.players import CapturePlayer, ExchangePlayer, Player, RandomPlayer, RetryingPlayer
 from rookworld_rlvr.evaluation.suite import suite_table
-from rookworld_rlvr.evaluation.table import Measure, summarise
+from rookworld_rlvr.evaluation.table import Measure, Row, summarise
 
 
 class Silent:
@@ -33,8 +48,19 @@ def max_gain(board: chess.Board) -> int:
 
 def table(one: type[Player] | object, other: object, **settings: object) -> dict[str, Measure]:
     config = MatchConfig(**settings)  # type: ignore[arg-type]
-    suite = match_suite(one, other, config)  # type: ignore[arg-type]
+    suite = match_suite(one, kept_open(other), config, MatchSetting())  # type: ignore[arg-type]
     return suite_table(suite, [row for chunk in suite.rows(0) for row in chunk])
+
+
+def losing(pairs: int, max_plies: int = 200) -> MatchConfig:
+    """Return a match against Stockfish's place in which an illegal move loses."""
+    return MatchConfig("stockfish", illegal=IllegalRule.loses, pairs=pairs, max_plies=max_plies)
+
+
+def rows(one: Player, other: Player, config: MatchConfig, setting: MatchSetting, *, done: int = 0) -> list[Row]:
+    """Return the rows of a match of two players that do not depend on a seed."""
+    suite = match_suite(lambda _seed: one, kept_open(lambda _seed: other), config, setting)
+    return [row for chunk in suite.rows(done) for row in chunk]
 
 
 @pytest.mark.parametrize(
@@ -150,20 +176,74 @@ def test_random_opening_plies_rarely_leave_a_piece_hanging() -> None:
 
 def test_match_row_records_two_games() -> None:
     config = MatchConfig(pairs=2, max_plies=8)
-    suite = match_suite(RULES["random"], RULES["random"], config)
-    rows = [row for chunk in suite.rows(0) for row in chunk]
-    assert summarise(rows)["match/score"].n == 2
-    assert [row.record.count('[Event "match"]') for row in rows] == [2, 2]
+    suite = match_suite(RULES["random"], kept_open(RULES["random"]), config, MatchSetting())
+    played = [row for chunk in suite.rows(0) for row in chunk]
+    assert summarise(played)["match/score"].n == 2
+    assert [row.record.count('[Event "match"]') for row in played] == [2, 2]
 
 
 def test_player_scores_half_against_itself_in_each_opening() -> None:
-    suite = match_suite(lambda _: Deterministic(), lambda _: Deterministic(), MatchConfig(pairs=12, max_plies=30))
-    values = [row.values for chunk in suite.rows(0) for row in chunk]
+    config = MatchConfig(pairs=12, max_plies=30)
+    values = [row.values for row in rows(Deterministic(), Deterministic(), config, MatchSetting())]
     assert [row["match/score"] for row in values] == [0.5] * 12
     assert {(row["match/score/white"], row["match/score/black"]) for row in values} >= {(0.0, 1.0), (1.0, 0.0)}
 
 
-@pytest.mark.parametrize("changes", [{"pairs": -1}, {"max_plies": 0}, {"attempts": -1}])
-def test_match_refuses_negative_pairs_or_attempts_and_zero_plies(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="match: expected"):
-        MatchConfig(**changes)  # type: ignore[arg-type]
+def test_match_of_equal_results_has_intervals_of_nonzero_width() -> None:
+    played = rows(RandomPlayer(), RandomPlayer(1), losing(4, 4), MatchSetting())
+    result = summarise(played) | elo_measures(played)
+    unseen = Z_95**2 / (4 + Z_95**2)
+    for name, low, high in (("score", 0.5 - unseen / 2, 0.5 + unseen / 2), ("lost", 0, unseen), ("illegal", 0, unseen)):
+        assert (result[f"match/{name}"].low, result[f"match/{name}"].high) == pytest.approx((low, high))
+    assert result["match/elo"].low == pytest.approx(elo(0.5 - unseen / 2))
+
+
+def test_each_opening_is_played_with_both_colours_and_no_opening_twice() -> None:
+    played = rows(RandomPlayer(), RandomPlayer(1), losing(5, 4), MatchSetting(names=("us", "them")))
+    assert [row.index for row in played] == list(range(5))
+    starts = []
+    for row in played:
+        record = io.StringIO(row.record)
+        as_white, as_black = chess.pgn.read_game(record), chess.pgn.read_game(record)
+        assert as_white and as_black and chess.pgn.read_game(record) is None
+        assert (as_white.headers["White"], as_black.headers["White"]) == ("us", "them")
+        assert [int(game.headers["Round"]) for game in (as_white, as_black)] == [2 * row.index + 1, 2 * row.index + 2]
+        opened = [[move.uci() for move in game.mainline_moves()][:-4] for game in (as_white, as_black)]
+        assert opened[0] == opened[1] and opened[0]
+        starts.append(tuple(opened[0]))
+    assert len(set(starts)) == 5
+    assert all(row.values["match/score"] == row.values["match/drawn"] / 2 == 0.5 for row in played)
+
+
+def test_illegal_move_loses_and_is_counted_only_for_the_player() -> None:
+    config = losing(3)
+    lost = summarise(rows(Silent(), RandomPlayer(), config, MatchSetting()))
+    won = summarise(rows(RandomPlayer(), Silent(), config, MatchSetting()))
+    names = ("score", "score/white", "score/black", "won", "drawn", "lost", "illegal")
+    assert [lost[f"match/{name}"].value for name in names] == [0, 0, 0, 0, 0, 1, 1]
+    assert [won[f"match/{name}"].value for name in names] == [1, 1, 1, 1, 0, 0, 0]
+
+
+def test_openings_depend_on_seed_and_finished_pairs_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rookworld_rlvr.evaluation.match.ENGINE_PAIRS_SIDE_BY_SIDE", 2)
+    config = losing(5, 6)
+    whole = rows(RandomPlayer(), RandomPlayer(1), config, MatchSetting(seed=3))
+    assert rows(RandomPlayer(), RandomPlayer(1), config, MatchSetting(seed=3), done=2) == whole[2:]
+    others = rows(RandomPlayer(), RandomPlayer(1), config, MatchSetting(seed=4))
+    assert [row.item for row in others] != [row.item for row in whole]
+
+
+def test_stockfish_beats_random_player_and_randomised_stockfish(stockfish: str) -> None:
+    config = losing(3, 200)
+    strong, weak = OpponentConfig(nodes=200, skill=20), OpponentConfig(nodes=1, random_moves=1.0)
+    suite = match_suite(RandomPlayer, partial(stockfish_opponent, strong, 0), config, MatchSetting())
+    lost = summarise(row for chunk in suite.rows(0) for row in chunk)
+    with stockfish_opponent(strong, 0) as player:
+        suite = match_suite(player, partial(stockfish_opponent, weak, 0), config, MatchSetting())
+        won = summarise(row for chunk in suite.rows(0) for row in chunk)
+    assert lost["match/score"].value == 0.0 and won["match/score"].value == 1.0
+
+
+def test_match_refuses_attempts_below_0() -> None:
+    with pytest.raises(ValueError, match=r"match.attempts: expected 0 or more, got -1"):
+        MatchConfig(attempts=-1)

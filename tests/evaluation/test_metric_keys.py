@@ -1,7 +1,6 @@
 """The declared evaluation metrics are the keys that the suites produce."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 from rookworld_rlvr.evaluation.keys import KEYS
 
@@ -13,7 +12,7 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.conversion import ConversionConfig, Defender, conversion_suite
     from rookworld_rlvr.evaluation.held_out import held_out_rows
     from rookworld_rlvr.evaluation.label_loss import LabelLoss, label_loss_suite
-    from rookworld_rlvr.evaluation.match import RULES, EngineMatchConfig, MatchConfig, engine_match_suite, match_suite
+    from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, MatchSetting, kept_open, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
     from rookworld_rlvr.evaluation.players import RandomPlayer
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
@@ -34,8 +33,15 @@ def evaluation_keys() -> Iterator[str]:
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
     suites = [
         selfplay_suite(player, SelfplayConfig(games=1, max_plies=2)),
-        engine_match_suite(player, lambda: nullcontext(player), EngineMatchConfig(pairs=4, max_plies=30)),
-        match_suite(RULES["random"], RULES["random"], MatchConfig(pairs=4, max_plies=30)),
+        *(
+            match_suite(
+                RULES["random"],
+                kept_open(RULES["random"]),
+                MatchConfig(pairs=4, max_plies=30, illegal=illegal),
+                MatchSetting(),
+            )
+            for illegal in IllegalRule
+        ),
         conversion_suite(RandomPlayer, ConversionConfig(positions=1, defenders=[Defender.random])),
         label_loss_suite(lambda chunk: [LabelLoss(1.0, 1)] * len(chunk), examples, facts={}),
         mate_in_one_suite(player, [MateInOne(*mate)]),

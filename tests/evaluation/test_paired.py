@@ -5,11 +5,10 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import astuple
-from functools import partial
 
 import pytest
 
-from rookworld_rlvr.evaluation.elo import elo_measures
+from rookworld_rlvr.evaluation.match import elo_measures
 from rookworld_rlvr.evaluation.paired import (
     JACKKNIFE,
     MCNEMAR,
@@ -20,7 +19,6 @@ from rookworld_rlvr.evaluation.paired import (
     wilcoxon_p,
 )
 from rookworld_rlvr.evaluation.selfplay import selfplay_measures
-from rookworld_rlvr.evaluation.suite import SuiteName
 from rookworld_rlvr.evaluation.table import Measure, Row
 
 GRADED, RIGHT = "policy/legal_candidates", "policy/valid"
@@ -147,10 +145,10 @@ def test_jackknife_rejects_equal_players_at_about_the_nominal_rate() -> None:
 
 def test_infinite_missing_or_constant_measures_are_not_compared() -> None:
     def match(*scores: float) -> list[Row]:
-        return [Row(i, i, {"engine_match/score": score}) for i, score in enumerate(scores)]
+        return [Row(i, i, {"match/score": score}) for i, score in enumerate(scores)]
 
     def compared(first: list[Row], second: list[Row]) -> bool:
-        return "engine_match/elo" in compare(first, second, partial(elo_measures, SuiteName.engine_match))
+        return "match/elo" in compare(first, second, elo_measures)
 
     assert compared(match(0.5, 0.25, 0.0), match(0.5, 0.5, 1.0))
     assert not compared(match(0.0, 0.0, 0.0), match(0.5, 0.5, 1.0))

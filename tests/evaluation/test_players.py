@@ -13,7 +13,7 @@ import torch
 
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.evaluation.engine_player import EnginePlayer, OpponentConfig, engine_player
-from rookworld_rlvr.evaluation.match import EngineMatchConfig
+from rookworld_rlvr.evaluation.match import MatchConfig
 from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer, best_move_text
 from rookworld_rlvr.rollout.generator import GeneratorError
 
@@ -110,7 +110,7 @@ def test_elo_outside_the_engine_range_is_refused(stockfish: str) -> None:
 
 
 def test_engine_opponent_has_limited_strength_by_default(stockfish: str) -> None:
-    assert EngineMatchConfig().opponent == OpponentConfig() and OpponentConfig().skill == 0
+    assert MatchConfig().stockfish.skill == OpponentConfig().skill == 0
     options_set: list[dict[str, Any]] = []
     for config in (OpponentConfig(), OpponentConfig(elo=1500), OpponentConfig(skill=20)):
         with engine_player(config) as player:

@@ -6,14 +6,13 @@ Results are comparable if they have the same seed, and the same facts and settin
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import DONE, UserError
-from ..evaluation.elo import elo_measures
 from ..evaluation.headline import LEAST_ROWS, better_and_worse
 from ..evaluation.keys import is_tested
+from ..evaluation.match import elo_measures
 from ..evaluation.paired import Comparison, compare
 from ..evaluation.selfplay import selfplay_measures
 from ..evaluation.suite import Measures, SuiteName, no_measures
@@ -27,8 +26,7 @@ from .tables import comparison_table
 # Functions that compute the keys of a suite that are not means over its rows.
 MEASURES: Mapping[str, Measures] = {
     SuiteName.selfplay: selfplay_measures,
-    SuiteName.engine_match: partial(elo_measures, SuiteName.engine_match),
-    SuiteName.match: partial(elo_measures, SuiteName.match),
+    SuiteName.match: elo_measures,
 }
 # Settings with paths of files, which may differ: contents are compared by row, by checksum or by the engine's name.
 PATH_SETTINGS = ("path", "mates", "file", "pgn")

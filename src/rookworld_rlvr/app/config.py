@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ..evaluation.config import SuitesConfig
 from ..evaluation.conversion import ConversionConfig
-from ..evaluation.match import EngineMatchConfig, MatchRulesConfig
+from ..evaluation.match import MatchRulesConfig
 from ..evaluation.selfplay import SelfplayConfig
 from ..evaluation.suite import SuiteName
 from ..model.device import Device, Precision
@@ -63,9 +63,9 @@ class EvaluateConfig:
     data: SourceConfig = field(default_factory=SourceConfig)
     generator: GeneratorBaseConfig = field(default_factory=GeneratorBaseConfig)
     stockfish: EngineProcessConfig = field(default_factory=EngineProcessConfig)
-    """Engine for evaluation.nodes, and for the adjudication of match games that reach the ply limit."""
+    """Engine for evaluation.nodes, for match.opponent=stockfish, and for the adjudication of match games that reach the
+    ply limit."""
     selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
-    engine_match: EngineMatchConfig = field(default_factory=EngineMatchConfig)
     match: MatchRulesConfig = field(default_factory=MatchRulesConfig)
     conversion: ConversionConfig = field(default_factory=ConversionConfig)
 

@@ -145,11 +145,7 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
 
 def pgn_paths(config: EvaluateConfig) -> dict[str, Path]:
     """Return the PGN file of each suite that has one. Raises UserError if one cannot be written or two are the same."""
-    by_suite = {
-        SuiteName.selfplay: config.selfplay.pgn,
-        SuiteName.engine_match: config.engine_match.pgn,
-        SuiteName.match: config.match.pgn,
-    }
+    by_suite = {SuiteName.selfplay: config.selfplay.pgn, SuiteName.match: config.match.pgn}
     paths = {name.value: Path(path).resolve() for name, path in by_suite.items() if path and name in config.suites}
     for name, path in paths.items():
         if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):

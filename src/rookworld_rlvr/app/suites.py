@@ -11,7 +11,18 @@ from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.held_out import held_out_suite
 from ..evaluation.label_loss import label_loss_suite, label_losses
-from ..evaluation.match import RULES, MakePlayer, engine_match_suite, match_suite, with_length
+from ..evaluation.match import (
+    RULES,
+    STOCKFISH,
+    MakePlayer,
+    MatchConfig,
+    MatchSetting,
+    OpenPlayer,
+    kept_open,
+    match_suite,
+    stockfish_opponent,
+    with_length,
+)
 from ..evaluation.mate_in_one import mate_in_one_suite
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_decoding
 from ..evaluation.selfplay import selfplay_suite
@@ -84,22 +95,6 @@ def _selfplay(evaluated: Evaluated) -> Suite:
     return selfplay_suite(player, config.selfplay, seed=config.seed, name=config.model.path)
 
 
-def _engine_match(evaluated: Evaluated) -> Suite:
-    """Return the suite. Raises UserError if there is no engine, or if it does not support the configured strength."""
-    config, seed = evaluated.config.engine_match, evaluated.config.seed
-    engine = _engine_name(config.opponent)
-    referee, adjudicator = _referee(evaluated)
-    return engine_match_suite(
-        _player(evaluated, config.decoding),
-        partial(engine_player, config.opponent, seed),
-        config,
-        referee=referee,
-        seed=seed,
-        names=(evaluated.config.model.path, engine),
-        facts={"engine": engine, "opponent": asdict(config.opponent), "adjudicator": adjudicator},
-    )
-
-
 def _referee(evaluated: Evaluated) -> tuple[OpenReferee, str]:
     """Return the referee of matches, and its name. Raises UserError if the configured engine does not work."""
     stockfish = evaluated.config.stockfish
@@ -121,7 +116,7 @@ def _conversion(evaluated: Evaluated) -> Suite:
     return conversion_suite(ours, config, engine_path=path, seed=seed, name=name, facts=facts)
 
 
-def _engine_name(opponent: OpponentConfig, where: str = "engine_match.opponent") -> str:
+def _engine_name(opponent: OpponentConfig, where: str) -> str:
     """Start the engine and return its name. This reports a faulty configuration before the evaluation."""
     try:
         with engine_player(opponent) as player:
@@ -139,23 +134,34 @@ def _player_maker(policy: Policy, generator: Generator, decoding: DecodingConfig
 
 
 def _match(evaluated: Evaluated) -> Suite:
+    """Return the suite. Raises UserError if the opponent cannot be loaded or started."""
     config, seed = with_length(evaluated.config.match, evaluated.config.evaluation), evaluated.config.seed
-    names = (evaluated.config.model.path, config.opponent)
     ours = _player_maker(evaluated.policy, evaluated.generator, config.decoding)
     referee, adjudicator = _referee(evaluated)
-    play = partial(match_suite, ours, config=config, referee=referee, seed=seed, names=names)
-    facts = {"adjudicator": adjudicator}
+    opponent, name, facts = _opponent(evaluated, config)
+    setting = MatchSetting(
+        referee, seed, (evaluated.config.model.path, name), facts={"adjudicator": adjudicator, **facts}
+    )
+    return match_suite(ours, opponent, config, setting)
+
+
+def _opponent(evaluated: Evaluated, config: MatchConfig) -> tuple[OpenPlayer, str, dict[str, str]]:
+    """Return the opponent of a match, its name in records and facts about it. Raises UserError."""
     if config.opponent in RULES:
-        return play(RULES[config.opponent], facts=facts)
+        return kept_open(RULES[config.opponent]), config.opponent, {}
+    if config.opponent == STOCKFISH:
+        engine = OpponentConfig(**asdict(config.stockfish), path=evaluated.config.stockfish.path)
+        name = _engine_name(engine, "match.stockfish")
+        return partial(stockfish_opponent, engine, evaluated.config.seed), name, {"engine": name}
     try:
         policy = load_model(evaluated.config, config.opponent)
         generator = make_generator(policy, config_for_second_model(evaluated.config.generator))
     except UserError as error:
-        wanted = f"{', '.join(RULES)} or a model"
+        wanted = f"{', '.join(RULES)}, {STOCKFISH} or a model"
         raise UserError(f"match.opponent: expected {wanted}, got {config.opponent}: {error}") from error
     generator.sync(policy.model)
     theirs = _player_maker(policy, generator, config.decoding)
-    return play(theirs, facts=facts | {"opponent": checksum(policy.model)})
+    return kept_open(theirs), config.opponent, {"opponent": checksum(policy.model)}
 
 
 def _label_loss(evaluated: Evaluated) -> Suite:
@@ -171,7 +177,6 @@ BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
     SuiteName.environment: partial(_held_out, Task.environment),
     SuiteName.mate_in_one: _mate_in_one,
     SuiteName.selfplay: _selfplay,
-    SuiteName.engine_match: _engine_match,
     SuiteName.match: _match,
     SuiteName.label_loss: _label_loss,
     SuiteName.conversion: _conversion,

@@ -19,11 +19,9 @@ ATTEMPTS, HUNG_S = 3, 60.0
 
 
 @dataclass(slots=True)
-class OpponentConfig:
+class StrengthConfig:
     """Search and limits of strength of a Stockfish opponent."""
 
-    path: str = ""
-    """Stockfish binary. Empty: STOCKFISH_PATH if it is set, otherwise a binary on the PATH or in /usr/games."""
     nodes: int = 1000
     """Number of positions (nodes) that it searches for a move."""
     elo: int = 0
@@ -42,6 +40,14 @@ class OpponentConfig:
                 "expected an opponent's nodes from 1, elo from 0, skill from 0 to 20 and random_moves from 0 to 1, "
                 f"got {self}"
             )
+
+
+@dataclass(slots=True)
+class OpponentConfig(StrengthConfig):
+    """A Stockfish opponent."""
+
+    path: str = ""
+    """Stockfish binary. Empty: STOCKFISH_PATH if it is set, otherwise a binary on the PATH or in /usr/games."""
 
 
 class EnginePlayer:

@@ -80,32 +80,6 @@ def _recall(value: str, examples: str, healthy: str = "rises; a constant guess h
     return _higher(f"`{value}` on examples whose {examples}", healthy)
 
 
-def _games(suite: str) -> dict[str, Key]:
-    """Return the keys that both suites of matches have."""
-    keys = {
-        "score": _higher(
-            "mean of a pair's two games, 1 for a win and ½ for a draw; games at the ply limit are adjudicated; also "
-            "`…/white` and `…/black`, by the model's colour", scale=FRACTION, unit="points"),
-        "elo": _higher(
-            "difference to the opponent that follows from the score; infinite if all games were won or lost",
-            scale=REAL, unit="Elo"),
-        "normalised_elo": _higher(
-            "the lead over the standard deviation of a game, so that draws do not change its error",
-            scale=REAL, unit="Elo"),
-        "rules_score": _higher(
-            f"`{suite}/score` with all games at the ply limit drawn", scale=FRACTION, unit="points"),
-        "won": _higher("games won", scale=FRACTION),
-        "drawn": _neutral("games drawn, by rule or by adjudication", scale=FRACTION),
-        "lost": _lower("games lost", scale=FRACTION),
-        "ended": _neutral(
-            "games by their end: `…/checkmate`, `…/stalemate` and so on, `…/adjudicated_engine` and "
-            "`…/adjudicated_material` at the ply limit", "more end by mate", FRACTION),
-        "likelihood_of_superiority": Key(Direction.higher, FRACTION),
-        "pentanomial": Key(Direction.neutral, COUNT),
-    }  # fmt: skip
-    return {f"{suite}/{name}": key for name, key in keys.items()}
-
-
 def _label_loss(task: str) -> dict[str, Key]:
     whole = "cross-entropy of the label and its end of text; a rise is forgetting"
     per_token = "mean over examples of the same per token of the model's own tokenizer"
@@ -166,9 +140,25 @@ KEYS: Mapping[str, Key] = {
         "games by their end: `…/checkmate`, `…/illegal_move` and so on, `…/ply_limit` at the ply limit; "
         "`…/illegal_move/<slice>` by colour and phase", "fewer end by an illegal move"),
     "selfplay/ended/illegal_move": Key(Direction.lower),
-    **_games("engine_match"),
-    **_games("match"),
-    "engine_match/illegal": _lower("games lost by an illegal move of the model", "near 0", FRACTION),
+    "match/score": _higher(
+        "mean of a pair's two games, 1 for a win and ½ for a draw; games at the ply limit are adjudicated; also "
+        "`…/white` and `…/black`, by the model's colour", scale=FRACTION, unit="points"),
+    "match/elo": _higher(
+        "difference to the opponent that follows from the score; infinite if all games were won or lost",
+        scale=REAL, unit="Elo"),
+    "match/normalised_elo": _higher(
+        "the lead over the standard deviation of a game, so that draws do not change its error",
+        scale=REAL, unit="Elo"),
+    "match/rules_score": _higher(
+        "`match/score` with all games at the ply limit drawn", scale=FRACTION, unit="points"),
+    "match/won": _higher("games won", scale=FRACTION),
+    "match/drawn": _neutral("games drawn, by rule or by adjudication", scale=FRACTION),
+    "match/lost": _lower("games lost", scale=FRACTION),
+    "match/ended": _neutral(
+        "games by their end: `…/checkmate`, `…/stalemate` and so on, `…/adjudicated_engine` and "
+        "`…/adjudicated_material` at the ply limit", "more end by mate", FRACTION),
+    "match/likelihood_of_superiority": Key(Direction.higher, FRACTION),
+    "match/pentanomial": Key(Direction.neutral, COUNT),
     "match/illegal": _lower(
         "moves of the model whose first completion was illegal; with `match.illegal=loses`, games lost by one",
         "near 0", FRACTION),

@@ -1,23 +1,28 @@
-"""The suites `match` and `engine_match`: pairs of games of a model against another player.
+"""The suite `match`: pairs of games of a model against another model, a simple rule or Stockfish.
 
 In a pair the two players play the same opening twice, each once with White. Games that reach the ply limit are
-adjudicated.
+adjudicated. All statistics use the variance of the pairs' scores, so that an opening's advantage for one colour
+cancels. A pair's score is the mean of its two games: 0, ¼, ½, ¾ or 1. The pentanomial counts are the numbers of pairs
+with each score. Source: Vandenbergh, Normalised Elo (cantate.be/Fishtest/normalized_elo_practical.pdf); fastchess,
+`pentanomial`.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
+from statistics import NormalDist, stdev
 from typing import Any
 
 import chess
 
 from .adjudication import OpenReferee, Referee, by_material
 from .config import EvaluationBaseConfig
-from .elo import elo_measures, match_facts
-from .engine_player import OpponentConfig
+from .engine_player import OpponentConfig, StrengthConfig, engine_player
 from .games import Adjudicator, End, Pairing, PlannedGame, PlayedGame, Start, pgn_text, play
+from .intervals import EQUALITY_TOLERANCE, Z_95, mean_interval
 from .players import (
     CapturePlayer,
     DecodingConfig,
@@ -28,14 +33,20 @@ from .players import (
     published_decoding,
 )
 from .suite import Suite, SuiteName, by_chunks
-from .table import Row
+from .table import Measure, Row
 
+# Opponent of a match that is Stockfish.
+STOCKFISH = "stockfish"
 # Pairs that are played at once. A model samples the moves of both games of every pair in one batch.
 PAIRS_SIDE_BY_SIDE = 100
 # Pairs in a chunk against an engine, which moves in one game at a time. An interruption loses at most one chunk.
 ENGINE_PAIRS_SIDE_BY_SIDE = 8
 # Offset of the opponent's seed from the player's. Each side retries after an illegal move with its seed plus 1.
 OPPONENT_SEED = 1000
+ELO_SCALE = 400.0
+# Normalised Elo per standard deviation of one game. Near an even score it equals Elo if no game is drawn.
+NORMALISED_SCALE = 2 * ELO_SCALE / math.log(10)
+PAIR_SCORES = (0.0, 0.25, 0.5, 0.75, 1.0)
 ENDINGS = (*(end.value for end in End if end is not End.ply_limit), *(each.value for each in Adjudicator))
 
 
@@ -71,7 +82,9 @@ class MatchRulesConfig:
     """Opponent and rules of the match. The number and length of its games are options of `evaluation`."""
 
     opponent: str = "random"
-    """Either a rule of thumb (random, capture or exchange) or a model (a folder, a name on the hub or `tiny`)."""
+    """A rule of thumb (random, capture or exchange), stockfish, or a model (a folder, a name on the hub or `tiny`)."""
+    stockfish: StrengthConfig = field(default_factory=StrengthConfig)
+    """Strength of opponent=stockfish."""
     illegal: IllegalRule = IllegalRule.rescued
     attempts: int = 3
     """Largest number of retries after an illegal move with illegal=rescued."""
@@ -101,160 +114,104 @@ def with_length(rules: MatchRulesConfig, evaluation: EvaluationBaseConfig) -> Ma
     return MatchConfig(**given, pairs=evaluation.match_pairs, max_plies=evaluation.match_plies)
 
 
-@dataclass(slots=True)
-class EngineMatchConfig:
-    """Number and length of games against an engine, and the engine."""
-
-    pairs: int = 32
-    """Number of openings. Each is played with both colours."""
-    max_plies: int = 300
-    """Largest number of plies after the opening. A game that reaches it is adjudicated, by Stockfish if it is
-    installed and otherwise by material."""
-    decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    """Decoding of the model. The default is greedy, which is the model's best play."""
-    opponent: OpponentConfig = field(default_factory=OpponentConfig)
-    pgn: str = ""
-    """PGN file to write the games to. A file that holds other games is refused. Empty: no file."""
-
-    def __post_init__(self) -> None:
-        if self.pairs < 0 or self.max_plies < 1:
-            raise ValueError(
-                f"engine_match: expected pairs from 0 and max_plies from 1, got {self.pairs} and {self.max_plies}"
-            )
-
-
 MakePlayer = Callable[[int], Player]
 """Function that makes a player from the seed of its samples."""
+
+OpenPlayer = Callable[[], AbstractContextManager[MakePlayer]]
+"""Function that opens an opponent for the time in which its games are played."""
+
+
+@contextmanager
+def stockfish_opponent(config: OpponentConfig, seed: int) -> Iterator[MakePlayer]:
+    """Start Stockfish for a match. It makes no illegal moves, so it is its own second attempt."""
+    with engine_player(config, seed) as player:
+        yield lambda _seed: player
+
+
+def kept_open(make: MakePlayer) -> OpenPlayer:
+    """Return the opening of an opponent that needs no resources of its own, such as a model or a rule."""
+    return lambda: nullcontext(make)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchSetting:
+    """What a match needs in addition to its players and rules."""
+
+    referee: OpenReferee = by_material
+    """Opens the referee that adjudicates games at the ply limit."""
+    seed: int = 0
+    """Seed of the openings and of both players."""
+    names: tuple[str, str] = ("model", "opponent")
+    """Names of player and opponent in the records of games."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Further facts for the result."""
 
 
 def match_suite(
     player: MakePlayer,
-    opponent: MakePlayer,
+    opponent: OpenPlayer,
     config: MatchConfig,
+    setting: MatchSetting,
     *,
-    referee: OpenReferee = by_material,
     pairs: Sequence[int] | None = None,
-    seed: int = 0,
-    names: tuple[str, str] = ("model", "opponent"),
-    facts: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """Return the suite `match` (see `paired_suite`). If `pairs` is None, all pairs of the configuration are played.
+    """Return the suite, with a row per pair of games, whose record is both games.
 
-    With illegal=rescued rows also have `match/illegal` and `match/replaced`, shares of the player's moves, and
-    `match/opponent_illegal` and `match/opponent_replaced`. With illegal=loses they also have `match/illegal`, the share
-    of games that the player lost by an illegal move.
+    `pairs` are the numbers of the openings to play; None plays all of the configuration. Opponent and referee are
+    opened when rows are requested.
+
+    Values are means over a pair's two games: `match/score`, 1 for a win and ½ for a draw; `/won`, `/drawn`, `/lost`;
+    `/rules_score`, in which a game that reached the ply limit is drawn; and `/ended/<ending>`. `/score/white` and
+    `/score/black` are the scores of the player's games with White and with Black. With illegal=rescued rows also have
+    `/illegal` and `/replaced`, shares of the player's moves, and `/opponent_illegal` and `/opponent_replaced`. With
+    illegal=loses they also have `/illegal`, the share of games that the player lost by an illegal move.
     """
-    ours, theirs = _retrying_player(player, config, seed), _retrying_player(opponent, config, seed + OPPONENT_SEED)
+    seed, rescued = setting.seed, config.illegal is IllegalRule.rescued
+    side_by_side = ENGINE_PAIRS_SIDE_BY_SIDE if config.opponent == STOCKFISH else PAIRS_SIDE_BY_SIDE
+    ours = _side(player, config, seed)
 
-    def illegal_shares(as_white: PlayedGame, as_black: PlayedGame) -> Mapping[str, float]:
-        games = (as_white.number, as_black.number)
-        other = {f"opponent_{name}": share for name, share in theirs.shares(games).items()}
-        return ours.shares(games) | other
-
-    loses = config.illegal is IllegalRule.loses
-    return paired_suite(
-        SuiteName.match,
-        player(seed) if loses else ours,
-        lambda: nullcontext(opponent(seed + OPPONENT_SEED) if loses else theirs),
-        pairs=range(config.pairs) if pairs is None else pairs,
-        max_plies=config.max_plies,
-        side_by_side=PAIRS_SIDE_BY_SIDE,
-        extra=lost_by_illegal if loses else illegal_shares,
-        referee=referee,
-        seed=seed,
-        names=names,
-        facts=facts,
-    )
-
-
-def _retrying_player(make: MakePlayer, config: MatchConfig, seed: int) -> RetryingPlayer:
-    """Return a player that retries with another seed after an illegal move."""
-    return RetryingPlayer(make(seed), make(seed + 1), config.attempts, seed)
-
-
-def engine_match_suite(
-    player: Player,
-    opponent: Callable[[], AbstractContextManager[Player]],
-    config: EngineMatchConfig,
-    *,
-    referee: OpenReferee = by_material,
-    seed: int = 0,
-    names: tuple[str, str] = ("model", "engine"),
-    facts: Mapping[str, Any] | None = None,
-) -> Suite:
-    """Return the suite `engine_match` (see `paired_suite`).
-
-    Rows also have `engine_match/illegal`, the share of games that the player lost by an illegal move.
-    """
-    return paired_suite(
-        SuiteName.engine_match,
-        player,
-        opponent,
-        pairs=range(config.pairs),
-        max_plies=config.max_plies,
-        side_by_side=ENGINE_PAIRS_SIDE_BY_SIDE,
-        extra=lost_by_illegal,
-        referee=referee,
-        seed=seed,
-        names=names,
-        facts=facts,
-    )
-
-
-PairValues = Callable[[PlayedGame, PlayedGame], Mapping[str, float]]
-"""Function that returns further values of a pair of games by name, without the suite's prefix.
-
-Its first argument is the game in which the player has White."""
-
-
-def paired_suite(
-    suite: SuiteName,
-    player: Player,
-    opponent: Callable[[], AbstractContextManager[Player]],
-    *,
-    pairs: Sequence[int],
-    max_plies: int,
-    side_by_side: int,
-    extra: PairValues,
-    referee: OpenReferee = by_material,
-    seed: int = 0,
-    names: tuple[str, str],
-    facts: Mapping[str, Any] | None = None,
-) -> Suite:
-    """Return a suite with a row per pair of games, whose record is both games.
-
-    `pairs` are the numbers of the openings, which `seed` decides. `side_by_side` pairs are played at once. Opponent and
-    referee are opened when rows are requested. `names` are the names of player and opponent in the records.
-
-    Values are means over a pair's two games: `<suite>/score`, 1 for a win and ½ for a draw; `/won`, `/drawn`, `/lost`;
-    `/rules_score`, in which a game that reached the ply limit is drawn; `/ended/<ending>`; and those of `extra`.
-    `/score/white` and `/score/black` are the scores of the player's games with White and with Black.
-    """
-
-    def answer(other: Player, arbiter: Referee, first: int, chunk: Sequence[Any]) -> list[Row]:
-        sides = ((player, other), (other, player))
+    def answer(theirs: Player, arbiter: Referee, _first: int, chunk: Sequence[Any]) -> list[Row]:
+        sides = ((ours, theirs), (theirs, ours))
         pairings = [Pairing(2 * pair.number + i, pair.board(), *two) for pair in chunk for i, two in enumerate(sides)]
-        games = arbiter.adjudicate(play(pairings, max_plies))
+        games = arbiter.adjudicate(play(pairings, config.max_plies))
         rows = []
         for pair, as_white, as_black in zip(chunk, games[::2], games[1::2], strict=True):
-            values = _scores(as_white, as_black) | dict(extra(as_white, as_black))
-            record = _record(as_white, suite, names) + _record(as_black, suite, names)
-            rows.append(Row(pair.number, pair, {f"{suite}/{name}": value for name, value in values.items()}, record))
+            illegal = _illegal_shares(ours, theirs, pair) if rescued else lost_by_illegal(as_white, as_black)
+            values = _scores(as_white, as_black) | illegal
+            record = _record(as_white, setting.names) + _record(as_black, setting.names)
+            rows.append(Row(pair.number, pair, {f"match/{name}": value for name, value in values.items()}, record))
         return rows
 
     def rows(done: int) -> Iterator[list[Row]]:
-        with opponent() as other, referee() as arbiter:
-            yield from by_chunks(planned, side_by_side, partial(answer, other, arbiter))(done)
+        with opponent() as make, setting.referee() as arbiter:
+            theirs = _side(make, config, seed + OPPONENT_SEED)
+            yield from by_chunks(planned, side_by_side, partial(answer, theirs, arbiter))(done)
 
-    planned = [PlannedGame(pair, Start.openings, seed) for pair in pairs]
-    measures, conclude = partial(elo_measures, suite), partial(match_facts, suite)
-    return Suite(suite, planned, rows, side_by_side, facts or {}, measures=measures, conclude=conclude)
+    numbers = range(config.pairs) if pairs is None else pairs
+    planned = [PlannedGame(number, Start.openings, seed) for number in numbers]
+    return Suite(
+        SuiteName.match, planned, rows, side_by_side, setting.facts, measures=elo_measures, conclude=match_facts
+    )
 
 
-def _record(game: PlayedGame, suite: SuiteName, names: tuple[str, str]) -> str:
+def _side(make: MakePlayer, config: MatchConfig, seed: int) -> Player:
+    """Return a player. With illegal=rescued it retries with another seed after an illegal move."""
+    if config.illegal is IllegalRule.loses:
+        return make(seed)
+    return RetryingPlayer(make(seed), make(seed + 1), config.attempts, seed)
+
+
+def _illegal_shares(ours: Player, theirs: Player, pair: PlannedGame) -> dict[str, float]:
+    """Return the shares of illegal and of replaced moves of both sides in a pair's games."""
+    assert isinstance(ours, RetryingPlayer) and isinstance(theirs, RetryingPlayer)
+    games = (2 * pair.number, 2 * pair.number + 1)
+    return ours.shares(games) | {f"opponent_{name}": share for name, share in theirs.shares(games).items()}
+
+
+def _record(game: PlayedGame, names: tuple[str, str]) -> str:
     """Return the game as PGN. The player has White in games with an even number."""
     white, black = names if game.number % 2 == 0 else names[::-1]
-    return pgn_text(game, {"Event": suite.value, "White": white, "Black": black})
+    return pgn_text(game, {"Event": SuiteName.match.value, "White": white, "Black": black})
 
 
 def _scores(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, float]:
@@ -276,3 +233,63 @@ def lost_by_illegal(as_white: PlayedGame, as_black: PlayedGame) -> dict[str, flo
     """Return the share of a pair's games that the player lost by an illegal move."""
     games = ((as_white, chess.WHITE), (as_black, chess.BLACK))
     return {"illegal": sum(game.end is End.illegal_move and game.winner is not color for game, color in games) / 2}
+
+
+def elo(score: float) -> float:
+    """Return the Elo difference that corresponds to an expected score; infinite at 0 and 1.
+
+    >>> elo(0.5), round(elo(0.75), 1), elo(0.0)
+    (0.0, 190.8, -inf)
+    """
+    if score in (0.0, 1.0):
+        return math.copysign(math.inf, score - 0.5)
+    return ELO_SCALE * math.log10(score / (1 - score))
+
+
+def elo_measures(rows: Sequence[Row]) -> dict[str, Measure]:
+    """Return `match/elo` and `match/normalised_elo`, the player's lead over the opponent; empty without rows.
+
+    Elo is the logistic difference of the mean score, and its interval is the interval of that score, converted in the
+    same way. If every game was lost the difference is minus infinity, and if every game was won it is infinity. The
+    other end is then that of Wilson's interval with a pair as one trial (see `mean_interval`).
+
+    Normalised Elo divides the lead by the standard deviation of one game, which is √2 times that of a pair's score. Its
+    error then depends on the number of games but not on the share of draws. The key is left out if all pairs have the
+    same score.
+    """
+    scores = _pair_scores(rows)
+    if not scores:
+        return {}
+    value, low, high = map(elo, mean_interval(scores, 0.0, 1.0))
+    measures = {"match/elo": Measure(value, low, high, len(scores))}
+    if max(scores) - min(scores) > EQUALITY_TOLERANCE:
+        lead = NORMALISED_SCALE * (math.fsum(scores) / len(scores) - 0.5) / (math.sqrt(2) * stdev(scores))
+        spread = Z_95 * NORMALISED_SCALE / math.sqrt(2 * len(scores))
+        measures["match/normalised_elo"] = Measure(lead, lead - spread, lead + spread, len(scores))
+    return measures
+
+
+def match_facts(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return `pentanomial`, the numbers of pairs with 0, ½, 1, 1½ and 2 points, and `likelihood_of_superiority`."""
+    scores = _pair_scores(rows)
+    if not scores:
+        return {}
+    return {
+        "pentanomial": [scores.count(score) for score in PAIR_SCORES],
+        "likelihood_of_superiority": likelihood_of_superiority(scores),
+    }
+
+
+def likelihood_of_superiority(scores: Sequence[float]) -> float:
+    """Return the probability that the player is stronger, by the normal approximation of the pairs' mean score.
+
+    >>> likelihood_of_superiority([0.25, 0.75]), round(likelihood_of_superiority([0.5, 0.75, 0.5, 0.75]), 3)
+    (0.5, 0.958)
+    """
+    mean, low, high = mean_interval(scores, 0.0, 1.0)
+    nearer = low if mean > 0.5 else high
+    return NormalDist().cdf((mean - 0.5) * Z_95 / abs(mean - nearer)) if mean != 0.5 else 0.5
+
+
+def _pair_scores(rows: Sequence[Row]) -> list[float]:
+    return [row.values["match/score"] for row in rows]

@@ -9,7 +9,15 @@ from typing import Any
 import chess
 
 from ..evaluation.adjudication import Referee, open_referee
-from ..evaluation.match import MakePlayer, MatchConfig, MatchRulesConfig, match_suite, with_length
+from ..evaluation.match import (
+    MakePlayer,
+    MatchConfig,
+    MatchRulesConfig,
+    MatchSetting,
+    kept_open,
+    match_suite,
+    with_length,
+)
 from ..evaluation.players import ModelPlayer, Player
 from ..evaluation.suite import SuiteName, suite_table
 from ..evaluation.table import Measure, to_json
@@ -78,11 +86,10 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
 
         suite = match_suite(
             _players(run, run.context.sampler.generator, policy, config, chosen),
-            _players(run, theirs, original, config, chosen),
+            kept_open(_players(run, theirs, original, config, chosen)),
             config,
-            referee=lambda: nullcontext(referee),
+            MatchSetting(lambda: nullcontext(referee), run.config.seed),
             pairs=pairs,
-            seed=run.config.seed,
         )
         rows = world.gather_in_order(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
     # The suite counts pairs of games, the table games.
