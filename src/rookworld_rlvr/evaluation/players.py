@@ -18,11 +18,10 @@ from ..board.evals import PIECE_PAWNS
 from ..board.moves import is_legal_uci
 from ..rewards.move_values import move_values
 from ..rollout.generator import Generator
-from ..rollout.groups import completion_text, sample_groups
+from ..rollout.groups import completion_text, prompt_tokens, require_complete
 from ..rollout.sampling import derive_seed
 from ..stockfish.analysis import Analysis
 from ..tasks.policy import policy_fields, render_policy_prompt
-from ..tasks.types import Example, Task
 
 MATE_PAWNS = 1000
 
@@ -79,16 +78,15 @@ class ModelPlayer:
             # One batch may have several attempts at the same move. Each attempt has its own seed.
             seeds.append(derive_seed(self.seed, *prompted, times[prompted]))
             times[prompted] += 1
-        sampled = sample_groups(
-            self.generator,
-            self.tokenizer,
-            [Example(Task.policy, prompt, None) for prompt in prompts],
+        sampled = self.generator.generate(
+            [prompt_tokens(self.tokenizer, prompt) for prompt in prompts],
             group_size=1,
             temperature=self.decoding.temperature,
             seeds=seeds,
             top_k=self.decoding.top_k,
         )
-        return [completion_text(self.tokenizer, done) for _, [done] in sampled]
+        require_complete(sampled, prompts=len(prompts), group_size=1)
+        return [completion_text(self.tokenizer, done) for [done] in sampled]
 
 
 def best_move_text(completion: str) -> str:

@@ -33,11 +33,11 @@ def _attention(
     key: Tensor,
     value: Tensor,
     _mask: Tensor | None,
-    scaling: float | None = None,
     *,
     layout: Layout,
-    **_others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
+    scaling = options.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     # Contiguous, as that of transformers' own functions: some models view it in another shape.
     return layout.attend(query, key, value, scaling).contiguous(), None

@@ -12,7 +12,7 @@ from ..model.batch import Batch, collate
 from ..rewards.score import Score, Scorer, ScoreRequest
 from ..stockfish.analysis import EngineCounts
 from ..tasks.types import Example
-from .generator import Generator, GeneratorError, SampledCompletion
+from .generator import Completions, Generator, GeneratorError, SampledCompletion
 
 Sampled = tuple[tuple[int, ...], list[SampledCompletion]]
 
@@ -140,21 +140,25 @@ def sample_groups(
     group_size: int,
     temperature: float,
     seeds: Sequence[int] = (),
-    top_k: int = 0,
 ) -> list[Sampled]:
     """Return the prompt's token ids and the sampled completions of each example.
 
-    `seeds` has one seed for each example, unless decoding is greedy. For `top_k` see `Generator.generate`. Raises
-    GeneratorError unless every prompt has group_size completions of at least one token.
+    `seeds` has one seed for each example, unless decoding is greedy. Raises GeneratorError unless every prompt has
+    group_size completions of at least one token.
     """
     prompts = [prompt_tokens(tokenizer, example.prompt) for example in examples]
-    sampled = generator.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds, top_k=top_k)
-    lengths = [sum(bool(done.tokens) for done in completions) for completions in sampled]
-    if lengths != [group_size] * len(prompts):
-        raise GeneratorError(
-            f"expected {len(prompts)} groups of {group_size} completions, got {len(lengths)} groups of {lengths[:8]}"
-        )
+    sampled = generator.generate(prompts, group_size=group_size, temperature=temperature, seeds=seeds)
+    require_complete(sampled, prompts=len(prompts), group_size=group_size)
     return list(zip(prompts, sampled, strict=True))
+
+
+def require_complete(sampled: Completions, *, prompts: int, group_size: int) -> None:
+    """Raise GeneratorError unless every prompt has group_size completions of at least one token."""
+    lengths = [sum(bool(done.tokens) for done in completions) for completions in sampled]
+    if lengths != [group_size] * prompts:
+        raise GeneratorError(
+            f"expected {prompts} groups of {group_size} completions, got {len(lengths)} groups of {lengths[:8]}"
+        )
 
 
 def score_groups(
