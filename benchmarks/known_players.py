@@ -22,10 +22,9 @@ from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.board.transition import Transition
 from rookworld_rlvr.evaluation.adjudication import open_referee
-from rookworld_rlvr.evaluation.completions import greedy_texts
+from rookworld_rlvr.evaluation.completions import Complete, greedy_texts, held_out_suite
 from rookworld_rlvr.evaluation.conversion import ConversionConfig, conversion_suite
 from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
-from rookworld_rlvr.evaluation.held_out import Complete, held_out_suite
 from rookworld_rlvr.evaluation.match import IllegalRule, MatchConfig, MatchSetting, match_suite, stockfish_opponent
 from rookworld_rlvr.evaluation.mate_in_one import mate_in_one_suite, read_mates
 from rookworld_rlvr.evaluation.players import (

@@ -78,7 +78,7 @@ def test_closed_stdout_pipe_loses_no_evaluation_result(small_overrides: list[str
 def test_interrupted_evaluation_resumes_after_its_finished_rows(
     evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rookworld_rlvr.evaluation.held_out.CHUNK_ROWS", 2)
+    monkeypatch.setattr("rookworld_rlvr.evaluation.completions.CHUNK_ROWS", 2)
     whole = evaluate("evaluation.rows=4")
     path = rows_path(tmp_path / "table.json")
     written = path.read_text()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation.held_out import held_out_rows
+from rookworld_rlvr.evaluation.completions import held_out_rows
 from rookworld_rlvr.evaluation.table import summarise
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.move_classes import IllegalKind

@@ -9,8 +9,8 @@ def evaluation_keys() -> Iterator[str]:
     """Yield every key that a suite can have. Rule players play the games."""
     import chess
 
+    from rookworld_rlvr.evaluation.completions import held_out_rows
     from rookworld_rlvr.evaluation.conversion import ConversionConfig, Defender, conversion_suite
-    from rookworld_rlvr.evaluation.held_out import held_out_rows
     from rookworld_rlvr.evaluation.label_loss import LabelLoss, label_loss_suite
     from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, MatchSetting, kept_open, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import chess
 
+from rookworld_rlvr.evaluation.completions import held_out_suite
 from rookworld_rlvr.evaluation.games import PlannedGame, Start
-from rookworld_rlvr.evaluation.held_out import held_out_suite
 from rookworld_rlvr.evaluation.label_loss import LabelLoss, label_loss_suite
 from rookworld_rlvr.evaluation.mate_in_one import MateInOne
 from rookworld_rlvr.evaluation.suite import Suite, by_chunks

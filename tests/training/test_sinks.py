@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from rookworld_rlvr.training import sinks
-from rookworld_rlvr.training.sinks import ConsoleSink
-from rookworld_rlvr.training.trackers import TensorBoardSink
+from rookworld_rlvr.training.sinks import ConsoleSink, TensorBoardSink
 
 Train = Callable[..., Path]
 

@@ -36,9 +36,8 @@ from ..training.memory import measure_peak
 from ..training.optim import make_optimizer
 from ..training.run import Run
 from ..training.run_files import CONFIG_FILE, METRICS_FILE, make_run_folder
-from ..training.sinks import ConsoleSink, JsonlSink, Sink
+from ..training.sinks import ConsoleSink, JsonlSink, Sink, make_tracker, require_tracker
 from ..training.state import StepContext
-from ..training.trackers import make_tracker, require_tracker
 from .generators import config_for_second_model, make_generator
 from .processes import join_world, local_rank, started_by_torchrun, threads_of_a_rank
 

@@ -6,10 +6,9 @@ from functools import partial
 
 from ..errors import UserError
 from ..evaluation.adjudication import OpenReferee, open_referee
-from ..evaluation.completions import greedy_texts
+from ..evaluation.completions import greedy_texts, held_out_suite
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
-from ..evaluation.held_out import held_out_suite
 from ..evaluation.label_loss import label_loss_suite, label_losses
 from ..evaluation.match import (
     RULES,

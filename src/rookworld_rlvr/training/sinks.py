@@ -1,15 +1,24 @@
-"""Sinks of metrics: the run's metrics file and the console. Experiment trackers are in `trackers`."""
+"""Sinks of metrics: the run's metrics file, the console and experiment trackers.
 
+Weights & Biases and TensorBoard are imported only if they are chosen.
+"""
+
+import importlib.util
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ..errors import UserError
+from ..evaluation.headline import HEADLINE
 from ..files import append_lines
 from ..progress import minutes
+from .config import Tracker
 
 
 class Sink:
@@ -67,3 +76,119 @@ class ConsoleSink(Sink):
         left = (now - since) * (self._total - step) / max(step - first, 1)
         ending = f"  {minutes(left)} left" if first < step < self._total else ""
         self._console.print(f"step {step:>4}/{self._total}  {'  '.join(shown)}{ending}", highlight=False)
+
+
+# Project in Weights & Biases, unless the environment variable WANDB_PROJECT names another.
+PROJECT = "rookworld-rlvr"
+
+
+def require_tracker(tracker: Tracker) -> None:
+    """Raise UserError, with the command that installs the tracker, if it is not installed. It is not imported."""
+    if tracker is not Tracker.none and importlib.util.find_spec(tracker.value) is None:
+        raise UserError(f"logging.tracker={tracker}: expected {tracker} to be installed: pip install {tracker}")
+
+
+def make_tracker(tracker: Tracker, folder: Path, settings: Mapping[str, Any]) -> Sink:
+    """Return the tracker, for a run's folder and its settings."""
+    match tracker:
+        case Tracker.tensorboard:
+            return TensorBoardSink(folder)
+        case Tracker.wandb:
+            return WandbSink(folder, settings)
+    raise ValueError(f"expected a tracker, got {tracker}")
+
+
+TRANSCRIPTS, CHANGES = "transcripts", "before and after"
+TRANSCRIPT_COLUMNS = ("step", "task", "reward", "failure", "prompt", "completion", "expected")
+CHANGE_COLUMNS = ("key", "before", "after", "gain", "low", "high", "moved")
+
+
+def transcript_rows(transcripts: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Return one row per transcript, in the order of TRANSCRIPT_COLUMNS. Missing texts are empty."""
+    known = [transcript | {"failure": transcript["failure"] or "", "expected": transcript["expected"] or ""}
+             for transcript in map(dict, transcripts)]  # fmt: skip
+    return [[transcript[column] for column in TRANSCRIPT_COLUMNS] for transcript in known]
+
+
+def change_rows(summary: Mapping[str, Any]) -> list[list[Any]]:
+    """Return one row per headline key that was evaluated before and after, in the order of CHANGE_COLUMNS."""
+    moved = {key: part for part in ("better", "worse") for key in summary[part]}
+    return [
+        [key, *(summary[part][key]["value"] for part in ("before", "after")),
+         *(gain[end] for end in ("value", "low", "high")), moved.get(key, "")]
+        for key in HEADLINE if (gain := summary["gain"].get(key))
+    ]  # fmt: skip
+
+
+class TensorBoardSink(Sink):
+    """TensorBoard run: metrics are scalars under their own names, tables are text."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._open = partial(SummaryWriter, str(folder / "tensorboard"))
+        self._step: int | None = None
+
+    @cached_property
+    def _writer(self) -> Any:
+        """The writer, opened at the first step: TensorBoard then hides that step and later ones of an earlier start."""
+        return self._open(purge_step=self._step)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step = step
+        for key, value in metrics.items():
+            self._writer.add_scalar(key, value, step)
+
+    def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
+        self._writer.add_text(TRANSCRIPTS, _markdown(TRANSCRIPT_COLUMNS, transcript_rows(transcripts)), step)
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        if rows := change_rows(summary):
+            self._writer.add_text(CHANGES, _markdown(CHANGE_COLUMNS, rows), self._step)
+
+    def close(self) -> None:
+        if "_writer" in vars(self):
+            self._writer.close()
+
+
+class WandbSink(Sink):
+    """Weights & Biases run. It is offline: it needs no account and can be uploaded later with `wandb sync`.
+
+    `WANDB_MODE=online` in the environment uploads at once, and `WANDB_PROJECT` names another project.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        # Slow to import, and installed only if it is used.
+        import wandb
+
+        self._wandb: Any = wandb
+        self._step = 0
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=folder.name,
+            dir=str(folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+            config=dict(settings),
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step = step
+        self._run.log(dict(metrics), step=step)
+
+    def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
+        table = self._wandb.Table(columns=list(TRANSCRIPT_COLUMNS), data=transcript_rows(transcripts))
+        self._run.log({TRANSCRIPTS: table}, step=step)
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        if rows := change_rows(summary):
+            self._run.log({CHANGES: self._wandb.Table(columns=list(CHANGE_COLUMNS), data=rows)}, step=self._step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a Markdown table. Runs of blanks become one, and bars become slashes, because a bar would end a cell."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    cells = ([" ".join(str(cell).split()).replace("|", "/") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
