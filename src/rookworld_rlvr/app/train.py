@@ -212,7 +212,7 @@ def _leave_out(merged: DictConfig, raw: DictConfig, path: Path) -> None:
     """Replace the settings of NEVER_FROM_A_RUN in `merged` by those in `raw`, and name each that had another value."""
     for key in NEVER_FROM_A_RUN:
         value, given = OmegaConf.select(merged, key), OmegaConf.select(raw, key)
-        if value != given:
-            OmegaConf.update(merged, key, given, merge=False)
+        OmegaConf.update(merged, key, given, merge=False)
+        if value and value != given:
             line = f"{key}={printable(str(value))} in {path} is not used; give it again if it is yours"
             print(line, file=sys.stderr)
