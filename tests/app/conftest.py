@@ -14,7 +14,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from rookworld_rlvr.app.arguments import conf_folder
-from rookworld_rlvr.app.build import build_unsaved_run, make_scorers, open_pool
+from rookworld_rlvr.app.build import build_unsaved_run, open_pool
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.errors import UserError
@@ -28,6 +28,7 @@ from rookworld_rlvr.rollout.vllm_config import engine_arguments
 from rookworld_rlvr.stability.faults import Fault, FaultError, FaultKind
 from rookworld_rlvr.stability.recovery import Action, escalate
 from rookworld_rlvr.stockfish.analysis import Analysis
+from rookworld_rlvr.stockfish.engine import engine_config
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.checks import check_kl
@@ -98,8 +99,8 @@ def totals(config: RunConfig) -> list[float]:
     return [rubric.score(*arguments, analysis=VERDICT).total for arguments in probes]
 
 
-# The fake engine dies on the first position and hangs on the second.
-DEADLY, STICKY = NEXT, NEXT.replace("4P3", "3P4").replace("PPPP1PPP", "PPP1PPPP")
+# The fake engine dies on this position.
+DEADLY = NEXT
 
 
 @pytest.fixture
@@ -113,7 +114,6 @@ def of_engines(
     monkeypatch.setenv("STOCKFISH_PATH", str(fake_stockfish))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_DIES", DEADLY)
-    monkeypatch.setenv("FAKE_HANGS", STICKY)
     monkeypatch.chdir(tmp_path)
 
     def cached() -> dict[str, int]:
@@ -131,28 +131,14 @@ def of_engines(
     def verdicts(config: RunConfig) -> Any:
         """Return a pool's analyses, why it gives up a position, its number of processes and its cache files."""
         try:
-            with closing(open_pool(config.rubric.stockfish, "engine")) as pool:
+            with closing(open_pool(engine_config(config.rubric.stockfish), "engine")) as pool:
                 why = failure(pool, DEADLY)
                 analyses = [pool.analyse([fen]) for fen in (FEN, FEN.replace(" w ", " b "))]
                 return analyses, why, len(engine_pids(pool)), cached()
         except UserError as error:
             return str(error)
 
-    def deadline(config: RunConfig) -> str:
-        """Return why the pool gives up a position on which the engine hangs."""
-        with closing(open_pool(config.rubric.stockfish, "engine")) as pool:
-            return failure(pool, STICKY)
-
-    def measures(config: RunConfig) -> Any:
-        """Return the engine analyses for the evaluation of a run whose rewards come from labels."""
-        judge, measure = make_scorers(config)
-        judge.close()
-        try:
-            return measure.analyses([FEN])
-        finally:
-            measure.close()
-
-    return {"verdicts": verdicts, "deadline": deadline, "measures": measures}
+    return {"verdicts": verdicts}
 
 
 def verdicts_in(file: Path) -> int:

@@ -21,7 +21,7 @@ from rookworld_rlvr.app.hydra_command import to_dataclass
 from rookworld_rlvr.app.suites import Evaluated, build_suites, load_model
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.rollout.generator import GeneratorConfig
-from rookworld_rlvr.stockfish.engine import EngineConfig
+from rookworld_rlvr.stockfish.engine import EngineOptions
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.data import load_evaluation_data
 
@@ -74,8 +74,6 @@ OPTIONS = {
     "generator.vllm.url": Option("http://127.0.0.1:2", SERVER, "server"),
     "stockfish.path": Option("/nope", MEASURED),
     "stockfish.processes": Option(2, (), "verdicts"),
-    "stockfish.timeout_s": Option(0.4, ("stockfish.timeout_s=0.3",), "deadline"),
-    "stockfish.cache": Option(False, MEASURED),
     "evaluation.mates": Option("/nope", MATES),
     "selfplay.games": Option(1, SELFPLAY),
     "selfplay.start": Option("openings", SELFPLAY),
@@ -145,7 +143,7 @@ def as_run(config: EvaluateConfig) -> RunConfig:
     run.generator = GeneratorConfig(
         **{option.name: getattr(config.generator, option.name) for option in fields(config.generator)}
     )
-    run.rubric.stockfish = EngineConfig(**asdict(config.stockfish))
+    run.rubric.stockfish = EngineOptions(**asdict(config.stockfish))
     return run
 
 
@@ -220,9 +218,8 @@ def observe(
         raw = OmegaConf.merge(OmegaConf.structured(EvaluateConfig), OmegaConf.from_dotlist(filled))
         config = to_dataclass(raw)  # type: ignore[arg-type]
         if observer == "command":
-            # Only the observers of engines need a fake engine that dies or hangs.
+            # Only the observers of engines need a fake engine that dies.
             monkeypatch.setenv("FAKE_DIES", "never")
-            monkeypatch.setenv("FAKE_HANGS", "never")
             return command(config, raw)
         return passes(config) if observer == "passes" else observers[observer](as_run(config))
 

@@ -44,7 +44,6 @@ KL = ("kl.coef=1", "optim.lr=0.01", "recovery.kl_limit=0")
 FAR = ("objective.epochs=3", "optim.lr=0.005")
 # Settings of the failing server that the observer `server` starts.
 SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1")
-SHORT_SEARCH = ("rubric.stockfish.timeout_s=0.3",)
 BY_ENGINE = ("rubric.source=engine",)
 # Endings of the weights and scales that have an effect only if an engine scores.
 OF_ENGINE = ("halving_loss",)
@@ -61,8 +60,6 @@ OPTIONS: dict[str, Option] = {
     "rubric.stockfish.path": Option("/nope", "verdicts"),
     "rubric.stockfish.nodes": Option(77, "verdicts"),
     "rubric.stockfish.processes": Option(2, "verdicts"),
-    "rubric.stockfish.timeout_s": Option(0.4, "deadline", SHORT_SEARCH),
-    "rubric.stockfish.cache": Option(False, "verdicts"),
     "steps": Option(1, "folder"),
     "max_minutes": Option(1e-9, "folder"),
     "checkpoint_every": Option(1, "folder"),

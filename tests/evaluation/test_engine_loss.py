@@ -126,7 +126,11 @@ def evaluate(small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_evaluate_reports_engine_loss_only_if_evaluation_nodes_is_set(
-    evaluate: Callable[..., int], tmp_path: Path, stockfish: str, capfd: pytest.CaptureFixture[str]
+    evaluate: Callable[..., int],
+    tmp_path: Path,
+    stockfish: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert evaluate() == 0 and KEY not in capfd.readouterr().out and not (tmp_path / "cache").exists()
     given = ["evaluation.nodes=500", f"stockfish.path={stockfish}"]
@@ -136,7 +140,8 @@ def test_evaluate_reports_engine_loss_only_if_evaluation_nodes_is_set(
     assert one["table"][KEY]["n"] == 3 and one["engine"].startswith("Stockfish") and one["engine_nodes"] == 500
     # An option that changes only the speed neither starts another evaluation nor changes a value.
     assert evaluate(*given, f"output={tmp_path / 'one.json'}", "stockfish.processes=2") == 0
-    assert evaluate(*given, f"output={tmp_path / 'two.json'}", "stockfish.processes=2", "stockfish.cache=false") == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    assert evaluate(*given, f"output={tmp_path / 'two.json'}", "stockfish.processes=2") == 0
     assert json.loads((tmp_path / "two.json").read_text())["suites"]["policy"]["table"] == one["table"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.errors import TrainingGaveUpError
-from rookworld_rlvr.rewards.score import Scorer
+from rookworld_rlvr.rewards.scorer import RubricScorer
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.training.metrics import declared
 from rookworld_rlvr.training.run import Run
@@ -36,13 +36,20 @@ def summary(folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the engines' evaluations in a folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def pids(engine_pids: Callable[[EnginePool], list[int]]) -> Pids:
     """Return a function that returns the process ids of the engines that score a run."""
 
     def of_run(context: StepContext) -> list[int]:
-        assert isinstance(context.sampler.scorer, Scorer) and context.sampler.scorer._pool
-        return engine_pids(context.sampler.scorer._pool)
+        scorer = context.sampler.scorer
+        assert isinstance(scorer, RubricScorer) and scorer._evaluations._pool
+        return engine_pids(scorer._evaluations._pool)
 
     return of_run
 
@@ -55,7 +62,6 @@ def test_engine_scored_rewards_are_unchanged_by_cache_and_killed_engines(
     monkeypatch: pytest.MonkeyPatch,
     pids: Pids,
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given = (*ENGINE, f"rubric.stockfish.path={stockfish}")
     first = train(*given, "evaluation.rows=4")
     rows, result = metrics(first), summary(first)
@@ -71,23 +77,13 @@ def test_engine_scored_rewards_are_unchanged_by_cache_and_killed_engines(
     assert [row["scorer/engine_cached_fraction"] for row in metrics(again)] == [1, 1, 1]
     assert summary(again)["before"] == result["before"] and summary(again)["gain"] == result["gain"]
     seen: list[int] = []
-    killed = make_saved_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    killed = make_saved_run(*ENGINE, f"rubric.stockfish.path={stockfish}")
     killed.context.hooks.append(kill_in_every_step(seen, pids))
     train_run(killed)
     assert [row["reward/mean"] for row in metrics(killed.folder)] == [row["reward/mean"] for row in rows]
     assert [row["scorer/engine_restarts"] for row in metrics(killed.folder)] == [1, 2, 3] and len(set(seen)) == 3
     assert metrics(killed.folder)[-1]["recovery/skipped"] == 0 and pids(killed.context) == []
-
-
-def test_engine_measures_run_scored_by_labels(
-    train: Callable[..., Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    given = (f"rubric.stockfish.path={stockfish}", "steps=1")
-    measured = train(*given, "evaluation.nodes=400")
-    assert LOSS in summary(measured)["before"] and LOSS in summary(measured)["gain"]
-    [row] = metrics(measured)
-    assert not KEYS & row.keys() and not [key for key in row if key.endswith("_value")]
 
 
 def kill_in_every_step(seen: list[int], pids: Pids) -> Callable[[Moment, StepContext, Event], None]:
@@ -103,7 +99,7 @@ def kill_in_every_step(seen: list[int], pids: Pids) -> Callable[[Moment, StepCon
 def test_engine_search_starts_before_generation(make_run: MakeRun, stockfish: str) -> None:
     from rookworld_rlvr.training.step import grpo_step
 
-    run = make_run(*ENGINE, f"rubric.stockfish.path={stockfish}", "rubric.stockfish.cache=false")
+    run = make_run(*ENGINE, f"rubric.stockfish.path={stockfish}")
     scorer, order = run.context.sampler.scorer, []
     prepare, generate, score_all = scorer.prepare, run.context.sampler.generator.generate, scorer.score_all
 
@@ -128,7 +124,7 @@ def test_engine_search_starts_before_generation(make_run: MakeRun, stockfish: st
 def test_failing_engine_is_a_scorer_fault_with_a_suggestion(
     make_saved_run: MakeRun, fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch, pids: Pids
 ) -> None:
-    given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "rubric.stockfish.cache=false", "evaluation.rows=0")
+    given = (*ENGINE, f"rubric.stockfish.path={fake_stockfish}", "evaluation.rows=0")
     run = make_saved_run(*given, "recovery.max_consecutive_nans=1", "steps=9")
 
     def fail_from_now_on(moment: Moment, context: StepContext, event: Event) -> None:
@@ -144,7 +140,7 @@ def test_failing_engine_is_a_scorer_fault_with_a_suggestion(
         train_run(run)
     text = (run.folder / "diagnosis.txt").read_text()
     [position] = re.findall(failure, str(raised.value))
-    assert f"prompt          P: {position} " in text and "rubric.stockfish.timeout_s=60" in text
+    assert f"prompt          P: {position} " in text and "rubric.stockfish.nodes=5000" in text
     assert pids(run.context) == []
 
 

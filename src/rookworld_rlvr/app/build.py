@@ -24,7 +24,7 @@ from ..rewards.score import Scorer
 from ..rewards.scorer import make_scorer
 from ..stability.guards import Guards
 from ..stability.reference import References
-from ..stockfish.engine import EngineConfig
+from ..stockfish.engine import EngineConfig, engine_config
 from ..stockfish.pool import EnginePool
 from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream, shares
@@ -181,7 +181,7 @@ def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluations]:
         Rubric(rubric)
     cache = _cache(rubric.move_evals, "rubric.move_evals")
     if rubric.source is MoveSource.engine:
-        pool = open_pool(rubric.stockfish, "rubric.stockfish")
+        pool = open_pool(engine_config(rubric.stockfish), "rubric.stockfish")
         return make_scorer(rubric, pool), MoveEvaluations(load_cache(""), pool)
     return make_scorer(rubric), MoveEvaluations(cache)
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from ..stockfish.analysis import Analysis
-from ..stockfish.engine import EngineConfig
+from ..stockfish.engine import EngineOptions
 from ..tasks import parse_prompt
 from ..tasks.types import PolicyPrompt
 from . import environment_rewards, policy_rewards
@@ -95,7 +95,7 @@ class RubricConfig:
     move_evals: str = DEFAULT
     """File of move evaluations for source=cached: `default` is the file that ships, empty means none; `rookworld data
     evals` writes one. The evaluation also computes win_probability_loss for its positions, whatever the source."""
-    stockfish: EngineConfig = field(default_factory=EngineConfig)
+    stockfish: EngineOptions = field(default_factory=EngineOptions)
     """Engine for source=engine, and for positions that the file lacks with source=cached."""
 
 

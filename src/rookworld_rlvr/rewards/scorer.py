@@ -5,7 +5,7 @@ from functools import partial
 
 from ..errors import UserError
 from ..stockfish.analysis import Analysis, EngineCounts
-from ..stockfish.engine import EngineConfig, EngineUnusableError
+from ..stockfish.engine import EngineConfig, EngineUnusableError, engine_config
 from ..stockfish.pool import EnginePool
 from ..tasks import policy_fens
 from .evaluation_cache import load_cache
@@ -67,18 +67,22 @@ def make_scorer(config: RubricConfig | None = None, pool: EnginePool | None = No
     config = config or RubricConfig()
     rubric = Rubric(config)
     if config.source is MoveSource.engine:
-        return RubricScorer(rubric, MoveEvaluations(load_cache(""), pool or EnginePool(config.stockfish)))
+        return RubricScorer(
+            rubric, MoveEvaluations(load_cache(""), pool or EnginePool(engine_config(config.stockfish)))
+        )
     if config.source is MoveSource.cached:
         cache = load_cache(config.move_evals)
-        return RubricScorer(rubric, MoveEvaluations(cache, open_pool=partial(_open_pool, config.stockfish)))
+        return RubricScorer(
+            rubric, MoveEvaluations(cache, open_pool=partial(_open_pool, engine_config(config.stockfish)))
+        )
     return RubricScorer(rubric, MoveEvaluations(load_cache("")))
 
 
 def _open_pool(config: EngineConfig) -> EnginePool:
-    """Start the engines. Raises EngineUnusableError without any, and UserError for their cache, naming its option."""
+    """Start the engines. Raises EngineUnusableError without any, and UserError for their cache."""
     try:
         return EnginePool(config)
     except EngineUnusableError:
         raise
     except UserError as error:
-        raise UserError(f"rubric.stockfish: {error}; rubric.stockfish.cache=false does without it") from error
+        raise UserError(f"rubric.stockfish: {error}; XDG_CACHE_HOME names another folder") from error

@@ -21,6 +21,8 @@ _NAME = re.compile(r"Stockfish (?:(?P<date>\d{6})|(?P<version>\d+)|dev)\b")
 MIN_DATE = "220418"
 # Largest number of searches of a position, each with twice the nodes of the last, until every move has an eval.
 MAX_DOUBLINGS = 12
+# Nodes of a search by default, and the seconds after which it counts as hung: many times what it takes on a slow core.
+USUAL_NODES, TIMEOUT_S = 20_000, 10.0
 # With a longer limit an engine that hangs would never be noticed.
 MAX_TIMEOUT_S = 86_400
 # Size of a process's hash table in MiB. The table is cleared before every position, and a search of about 20,000 nodes
@@ -36,31 +38,23 @@ class EngineUnusableError(UserError):
 
 @dataclass(slots=True)
 class EngineProcessConfig:
-    """The engine's binary, its processes and their time limit."""
+    """The engine's binary and its processes."""
 
     path: str = ""
     """Path of the binary. Empty: STOCKFISH_PATH, then `stockfish` on the PATH, then Debian's /usr/games/stockfish."""
     processes: int = 1
     """Number of engine processes; it changes the speed, not the results."""
-    timeout_s: float = 10.0
-    """Seconds after which a search of `nodes` nodes counts as hung; for more nodes the time grows in proportion. The
-    engine is then killed and the position is searched again."""
-    cache: bool = True
-    """Keep analyses on disk for later runs, in `rookworld` below XDG_CACHE_HOME or ~/.cache."""
 
     def __post_init__(self) -> None:
         if self.processes < 1:
             raise ValueError(f"stockfish.processes: expected 1 or more, got {self.processes}")
-        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
-            expected = f"more than 0 and at most {MAX_TIMEOUT_S} seconds, a day"
-            raise ValueError(f"stockfish.timeout_s: expected {expected}, got {self.timeout_s}")
 
 
 @dataclass(slots=True)
-class EngineConfig(EngineProcessConfig):
+class EngineOptions(EngineProcessConfig):
     """Stockfish, and the size of its search of a position."""
 
-    nodes: int = 20000
+    nodes: int = USUAL_NODES
     """Nodes per position for all its legal moves together; unlike a time, the same result on every machine."""
 
     def __post_init__(self) -> None:
@@ -68,6 +62,29 @@ class EngineConfig(EngineProcessConfig):
         EngineProcessConfig.__post_init__(self)
         if self.nodes < 1:
             raise ValueError(f"stockfish.nodes: expected 1 or more, got {self.nodes}")
+
+
+@dataclass(slots=True)
+class EngineConfig(EngineOptions):
+    """Stockfish, its search of a position, the time limit of a search, and whether analyses are kept."""
+
+    timeout_s: float = TIMEOUT_S
+    """Seconds after which a search of `nodes` nodes counts as hung; for more nodes the time grows in proportion. The
+    engine is then killed and the position is searched again."""
+    cache: bool = True
+    """Keep analyses on disk for later runs, in `rookworld` below XDG_CACHE_HOME or ~/.cache."""
+
+    def __post_init__(self) -> None:
+        EngineOptions.__post_init__(self)
+        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            expected = f"more than 0 and at most {MAX_TIMEOUT_S} seconds, a day"
+            raise ValueError(f"stockfish.timeout_s: expected {expected}, got {self.timeout_s}")
+
+
+def engine_config(options: EngineOptions) -> EngineConfig:
+    """Return the engine of these options. Its time limit is TIMEOUT_S, and more in proportion beyond USUAL_NODES."""
+    timeout_s = min(MAX_TIMEOUT_S, TIMEOUT_S * max(1.0, options.nodes / USUAL_NODES))
+    return EngineConfig(options.path, options.processes, options.nodes, timeout_s)
 
 
 def find_engine(path: str = "") -> str:

@@ -25,7 +25,7 @@ FAULT_KEYS = {"step", "fault", "kl_coef", "batch", "moves", "samples", "policy"}
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.generator: "generator.batch_size=16",
-    FaultKind.scorer: "rubric.stockfish.timeout_s=60",
+    FaultKind.scorer: "rubric.stockfish.nodes=5000",
     FaultKind.reward: "rubric.source=rules",
     FaultKind.logprobs: "precision=fp32 optim.lr={lr:.1e}",
     FaultKind.loss: "optim.lr={lr:.1e}",

@@ -26,6 +26,7 @@ from ..model.sharded import unshard
 from ..progress import progress
 from ..rollout.generator import Generator
 from ..stability.faults import StopRequestedError
+from ..stockfish.engine import engine_config
 from .config import RunConfig
 from .run import Run
 
@@ -57,7 +58,7 @@ def play_against_start(run: Run) -> MatchResult:
     with (
         run.context.averaged_policy(),
         unshard(policy.model, original.model),
-        open_referee(run.config.rubric.stockfish) as referee,
+        open_referee(engine_config(run.config.rubric.stockfish)) as referee,
     ):
         if referee.reason:
             line = f"match: adjudicated by material: {referee.reason}"
