@@ -3,9 +3,9 @@
     python benchmarks/engine.py
     python benchmarks/engine.py --nodes 5000 10000 20000 40000 --deep 2000000 --positions 200
 
-The positions are those of shipped training rows, and every legal move gets an eval, as with `rubric=engine`. Speed is
-measured without a cache, with one and several engine processes, and from the cache alone; rounds take turns, and the
-table has medians and ranges. Agreement is measured if `--deep` gives the nodes of the search that counts as true: the
+The positions are those of shipped training rows, and every legal move gets an eval, as with `rubric.source=engine`.
+Speed is measured without a cache, with one and several engine processes, and from the cache alone; rounds take turns,
+and the table has medians and ranges. Agreement is measured if `--deep` gives the nodes of the search that counts as true: the
 win probability that the short search's best move loses, and that a random legal move loses; how often the former is
 below 0.01; and the signal over error of three scales of move values: their standard deviation over the moves of a
 position, divided by the root of the mean squared error. The first scale is 1 − loss; the reward is

@@ -6,8 +6,8 @@
 The step is that of `rookworld train`, with 8 prompts and 8 completions each, in a process of its own. The model has
 random weights in GPT-2's shape (`GPT2Config()`, 50,257 tokens) and our small tokenizer; the process also holds a
 reference model and AdamW's moments. Such a model never ends a completion, so each has max_new_tokens tokens, and no
-step needs more memory. The micro-batch is that of `optim=rookworld_124m`. The figure is the peak of resident memory of
-the whole process, imports included. The exit code is 1 if it is above the bound.
+step needs more memory. The micro-batch is that of `experiment=rookworld_124m`. The figure is the peak of resident
+memory of the whole process, imports included. The exit code is 1 if it is above the bound.
 """
 
 import argparse

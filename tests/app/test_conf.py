@@ -10,10 +10,9 @@ import pytest
 from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConfig
 from rookworld_rlvr.objective import AdvantageScale, KLForm, LossKind, ZeroVariance
-from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rollout.generator import GeneratorKind
 from rookworld_rlvr.stability.faults import FaultKind
-from rookworld_rlvr.training.config import RunConfig, Tracker
+from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.diagnosis import SUGGESTIONS
 
 CONF = conf_folder()
@@ -31,15 +30,6 @@ GROUP_STD: dict[str, Any] = {
 }
 # The values that each option of a group changes, by key. All other values must stay as they are.
 CHANGES: dict[str, dict[str, Any]] = {
-    "model=tiny": {},
-    "model=rookworld_124m": {"model.path": "jrahn/RookWorld-LM-124M"},
-    "rubric=engine": {"rubric.source": MoveSource.engine},
-    "rubric=labels": {"rubric.source": MoveSource.labels},
-    "rubric=rules": {"rubric.source": MoveSource.rules},
-    "generator=native": {},
-    "generator=hf": {"generator.kind": GeneratorKind.hf},
-    "generator=vllm": {"generator.kind": GeneratorKind.vllm},
-    "generator=vllm_server": {"generator.kind": GeneratorKind.vllm_server},
     "objective=dapo": {**GROUP_STD, "objective.collection.zero_variance": ZeroVariance.refill},
     "objective=grpo": {**GROUP_STD, "objective.loss": LossKind.grpo, "objective.clip.high": 0.2},
     "objective=dr_grpo": {
@@ -63,12 +53,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "objective.clip.low": 3e-4,
         "objective.clip.high": 4e-4,
     },
-    "reference=refreshed": {"reference.refresh_every": 50},
-    "recovery=off": {"recovery.enabled": False},
-    "optim=rookworld_124m": {"optim.lr": 1e-6, "optim.micro_batch_size": 16},
-    "logging=console": {},
-    "logging=wandb": {"logging.tracker": Tracker.wandb},
-    "logging=tensorboard": {"logging.tracker": Tracker.tensorboard},
+    "experiment=rookworld_124m": {
+        "name": "rookworld-124m",
+        "model.path": "jrahn/RookWorld-LM-124M",
+        "optim.lr": 1e-6,
+        "optim.micro_batch_size": 16,
+    },
     "experiment=policy_only": {
         "name": "policy-only",
         "data.policy_share": 1.0,
@@ -158,8 +148,8 @@ def test_each_loss_has_a_group_file_with_its_papers_settings(composed: Callable[
 
 def test_suggested_overrides_are_accepted_and_change_the_config(composed: Callable[..., Any]) -> None:
     assert SUGGESTIONS.keys() == set(FaultKind)
-    before = composed("optim.lr=1", "rubric=labels", "threads=1")
+    before = composed("optim.lr=1", "rubric.source=labels", "threads=1")
     for kind, suggested in SUGGESTIONS.items():
         given = suggested.format(lr=1e-5, kl_coef=0.1).split()
-        after = composed("optim.lr=1", "rubric=labels", "threads=1", *given)
+        after = composed("optim.lr=1", "rubric.source=labels", "threads=1", *given)
         assert after != before, kind

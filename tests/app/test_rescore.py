@@ -42,13 +42,13 @@ def test_rescore_prints_the_mean_reward_of_the_file(finished: Path, capsys: pyte
     rows = [json.loads(line) for line in (finished / "rollouts.jsonl").read_text().splitlines()]
     rewards = [row["reward"] for row in rows if row["task"] == "policy"]
     capsys.readouterr()
-    assert main(["rescore", str(finished), "rubric=rules"]) == 0
+    assert main(["rescore", str(finished), "rubric.source=rules"]) == 0
     assert f"{sum(rewards) / len(rewards):+.4f}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("given", "message"), [
     ([], "rescore: the following arguments are required: RUN"),
-    (["rubric=rules"], "rescore: argument RUN: expected a run's folder, got 'rubric=rules'"),
+    (["rubric.source=rules"], "rescore: argument RUN: expected a run's folder, got 'rubric.source=rules'"),
     (["/nope"], "rescore: argument RUN: expected a run's folder, got '/nope'"),
     (["{run}", "steps=3"], "rescore: expected overrides of rubric, got steps=3"),
     (["{run}", "rubric.tiers.parse=-1"], "rubric.tiers.parse"),
@@ -73,6 +73,6 @@ def test_an_unreadable_prompt_or_label_is_refused_in_one_line(
     row = next(row for row in map(json.loads, (run / "rollouts.jsonl").open()) if row["task"] == "policy")
     (run / "rollouts.jsonl").write_text(json.dumps(row | {key: value}) + "\n")
     capsys.readouterr()
-    assert main(["rescore", str(run), "rubric=labels"]) == 2
+    assert main(["rescore", str(run), "rubric.source=labels"]) == 2
     said = capsys.readouterr().err
     assert f"{run / 'rollouts.jsonl'}" in said and message in said and said.count("\n") == 1

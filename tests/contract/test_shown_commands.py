@@ -45,7 +45,7 @@ FEW = {"--rows": "8", "--games": "4", "--processes": "1", "--held-out": "0.2"}
 ELSEWHERE = {
     "rookworld play": "tests/play",
     "rookworld inspect": "tests/app/test_inspect.py",
-    "rookworld train model=rookworld_124m": "tests/app/test_conf.py composes it; the hub is not reached",
+    "rookworld train experiment=rookworld_124m": "tests/app/test_conf.py composes it; the hub is not reached",
     "rookworld train resume=": "tests/training, and the folder of a run here has ended",
     "xboard": "played by hand: dev/log.md, entry 23",
     "git clone": "what has been done before this runs",

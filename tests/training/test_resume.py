@@ -293,7 +293,7 @@ def test_resume_from_earlier_checkpoint_drops_and_repeats_later_steps(
         (["resume={folder}", "model.path=tiny"], "resume: expected a checkpoint of this model and data"),
         (["resume={folder}", "evaluation.rows=2"], "resume: expected 4 evaluated rows"),
         (["resume={folder}", "generator.temperature=0.5"], "resume: expected the evaluation after training to measure"),
-        (["resume={folder}", "rubric=rules"], "resume: expected the evaluation after training to measure"),
+        (["resume={folder}", "rubric.source=rules"], "resume: expected the evaluation after training to measure"),
         (["resume={folder}", "start_share=0.25"], "resume: expected start_share=0.5, as the run's checkpoints have it"),
     ],
 )

@@ -40,14 +40,12 @@ def conf_folder() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "conf"
 
 
-def groups(name: str) -> dict[str, tuple[str, list[str]]]:
-    """Return the groups of `conf/<name>.yaml` in order, each with its default ("" if it has none) and its options."""
+def groups(name: str) -> dict[str, list[str]]:
+    """Return the groups of `conf/<name>.yaml` in order, each with its options."""
     by_group = {}
     for entry in OmegaConf.load(conf_folder() / f"{name}.yaml").defaults:
         # Other entries are the schema, the file itself and hydra's own groups.
         if isinstance(entry, DictConfig) and not str(next(iter(entry))).startswith("override "):
-            [(key, default)] = entry.items()
-            group = str(key)
-            options = sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
-            by_group[group] = default or "", options
+            [group] = map(str, entry)
+            by_group[group] = sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
     return by_group

@@ -76,14 +76,9 @@ def _help(command: str) -> str:
     lines += ["", COMMANDS[command], ""]
     if taken:
         lines += ["groups of options and their choices:"]
-        lines += [f"  {name:<11} {_options(*options)}" for name, options in taken.items()] + [""]
+        lines += [f"  {name:<11} {', '.join(options)}" for name, options in taken.items()] + [""]
     lines += [
         "every option with its default and meaning: .venv/bin/python scripts/generate_docs.py FOLDER (in the checkout)"
     ]
     lines += [f"the value of each in one call: {call} --cfg job"]
     return "\n".join(lines)
-
-
-def _options(default: str, options: list[str]) -> str:
-    first = [f"{default} (default)"] if default else []
-    return ", ".join(first + [option for option in options if option != default])

@@ -33,6 +33,7 @@ from ..model.world import RankError
 from ..rewards import ScorerError
 from ..rollout.generator import GeneratorError
 from .arguments import conf_folder, groups
+from .old_names import refuse_old_names
 
 EXIT_CODES: dict[type[Exception], int] = {
     UserError: BAD_INPUT,
@@ -50,6 +51,8 @@ ADVICE = "To append to your "
 MPS_ADVICE = "on a Mac training runs on the CPU for now: device=cpu"
 NO_SUCH_GROUP = "No match in the defaults list."
 NO_SUCH_OPTION = re.compile(r"Could not override '([\w.]+)'")
+# A group of options was given a value.
+NO_CHOICE = re.compile(r"Error merging override (\w+)=.*Invalid type assigned")
 MOST_LIKE = 3
 # Largest number of characters of a sweep's overrides in the name of a folder.
 LABEL_CHARACTERS = 80
@@ -71,6 +74,10 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
     Returns the exit code, which is the result of `task` (None counts as 0); for a sweep, the highest of its members. An
     interrupted member ends the sweep.
     """
+    try:
+        refuse_old_names(name, [argument for argument in argv if "=" in argument and not argument.startswith("-")])
+    except UserError as error:
+        return _complain(error)
     store_schema(name, schema)
     codes: list[int] = []
 
@@ -170,6 +177,9 @@ def _advice(message: str, name: str, schema: type) -> str:
         return f"expected group=choice, the groups of {name}: {', '.join(groups(name)) or 'none'}"
     if "'mps'" in message:
         return MPS_ADVICE
+    if group := NO_CHOICE.search(message):
+        inside = [option for option in _options(schema()) if option.startswith(f"{group[1]}.")]
+        return f"{group[1]} has options: {', '.join(inside)}"
     unknown = NO_SUCH_OPTION.search(message)
     options = _options_like(unknown[1], list(_options(schema()))) if unknown else []
     return f"did you mean {' or '.join(options)}?" if options else ""

@@ -50,7 +50,9 @@ def main(argv: list[str]) -> int:
 def _parser() -> OneLineParser:
     parser = OneLineParser(prog="rookworld rescore", description="Score a run's transcripts by another rubric.")
     parser.add_argument("run", metavar="RUN", type=_folder, help="a run's folder")
-    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="option of the rubric, such as rubric=labels")
+    parser.add_argument(
+        "overrides", metavar="OVERRIDE", nargs="*", help="option of the rubric, such as rubric.source=labels"
+    )
     return parser
 
 

@@ -16,7 +16,7 @@ class OptimConfig:
     """Options of the optimiser, AdamW."""
 
     lr: float = 2e-4
-    """Peak learning rate. The default suits the tiny model; `optim=rookworld_124m` has a lower, untested one."""
+    """Peak learning rate. The default suits the tiny model; `experiment=rookworld_124m` has a lower, untested one."""
     warmup_steps: int = 10
     """Number of steps of linear warm-up to lr."""
     min_lr_fraction: float = 0.1
