@@ -5,11 +5,11 @@
 
 The positions are those of shipped training rows, and every legal move gets an eval, as with `rubric.source=engine`.
 Speed is measured without a cache, with one and several engine processes, and from the cache alone; rounds take turns,
-and the table has medians and ranges. Agreement is measured if `--deep` gives the nodes of the search that counts as true: the
-win probability that the short search's best move loses, and that a random legal move loses; how often the former is
-below 0.01; and the signal over error of three scales of move values: their standard deviation over the moves of a
-position, divided by the root of the mean squared error. The first scale is 1 − loss; the reward is
-2^(−loss/0.1) of the same loss (`rewards/move_values.py`).
+and the table has medians and ranges. Agreement is measured if `--deep` gives the nodes of the search that counts as
+true: the win probability that the short search's best move loses, and that a random legal move loses; how often the
+former is below 0.01; and the signal over error of three scales of move values: their standard deviation over the moves
+of a position, divided by the root of the mean squared error. The first scale is 1 − loss; the reward is 2^(−loss/0.1)
+of the same loss (`rewards/move_values.py`).
 """
 
 import argparse

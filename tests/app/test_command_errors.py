@@ -54,7 +54,7 @@ BAD_VALUES = [
     ("objective.loss=gspo", "objective.loss=gspo: expected objective.mismatch_cap=0"),
     ("objective.epochs=0", "objective: expected epochs and minibatches from 1"),
     ("objective.collection.zero_variance=replace", "replace"),
-    ("objective.mismatch.cap=1", "cap: expected above 1"),
+    ("objective.mismatch_cap=1", "mismatch_cap: expected"),
     ("objective.entropy_coef=-1", "objective.entropy_coef: expected a finite number from 0 up"),
     ("objective.all_moves_coef=-1", "objective.all_moves_coef: expected a finite number from 0 up"),
     ("start_share=1", "start_share: expected a number from 0 and below 1"),

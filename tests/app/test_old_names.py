@@ -12,7 +12,7 @@ from rookworld_rlvr.app.old_names import OLD_NAMES
 from rookworld_rlvr.errors import BAD_INPUT
 
 NAMES = [(command, old) for command, by_name in OLD_NAMES.items() for old in by_name]
-USE = re.compile(r"use ([\w.]+(?:=[\w./-]+)?)")
+USE = re.compile(r"use ([\w.]+(?:=[\w./\[\]-]+)?)")
 USED = sorted({(command, used) for command, old in NAMES for used in USE.findall(OLD_NAMES[command][old])})
 
 

@@ -57,6 +57,12 @@ EVALUATE_OPTIONS: Mapping[str, str] = {
     "evaluation_nodes": "use evaluation.nodes",
     "match.pairs": "use evaluation.match_pairs",
     "match.max_plies": "use evaluation.match_plies",
+    "engine_match.pairs": "use evaluation.match_pairs",
+    "engine_match.max_plies": "use evaluation.match_plies",
+    "engine_match.decoding": "use match.decoding",
+    "engine_match.pgn": "use match.pgn",
+    "engine_match.opponent.path": "use stockfish.path",
+    "engine_match.opponent": "use match.opponent=stockfish and match.stockfish",
     "stockfish.cache": "it went; evaluations are always kept, and XDG_CACHE_HOME names the folder",
     "stockfish.timeout_s": "it went; the time is fixed",
 }
@@ -80,7 +86,10 @@ RUN_VALUES: Mapping[str, str] = {
     "objective=bnpo": "use objective.loss=dapo",
     "distributed=none": "use processes=1",
 }
-EVALUATE_VALUES: Mapping[str, str] = {"model=rookworld_124m": "use model.path=jrahn/RookWorld-LM-124M"}
+EVALUATE_VALUES: Mapping[str, str] = {
+    "model=rookworld_124m": "use model.path=jrahn/RookWorld-LM-124M",
+    "suites=[engine_match]": "use suites=[match] and match.opponent=stockfish",
+}
 OLD_NAMES: Mapping[str, Mapping[str, str]] = {
     "train": {**OPTIONS, **RUN_OPTIONS, **VALUES, **RUN_VALUES},
     "bench": {**OPTIONS, **RUN_OPTIONS, **VALUES, **RUN_VALUES},
