@@ -29,6 +29,13 @@ class OwnError(Exception):
         super().__init__(f"{place} {number}")
 
 
+class PickledError(Exception):
+    """An error with its own way of being pickled, which loses its notes."""
+
+    def __reduce__(self) -> tuple[type[Exception], tuple[str]]:
+        return PickledError, (str(self),)
+
+
 def failing(*ranks: int, error: Exception | None = None) -> Callable[[], int]:
     """Return work that raises an error on some ranks, and returns the rank on the others."""
 
@@ -60,6 +67,12 @@ def left_early(world: Ranks) -> list[int]:
     return world.barrier(work, "the outer one")
 
 
+def inside(world: Ranks) -> list[int]:
+    """Leave an exchange that contains another one by an error on rank 1, in the inner one."""
+    inner = failing(1, error=PickledError("broken inside"))
+    return world.barrier(lambda: world.all_gather(inner, "the inner one"), "the outer one")
+
+
 def late(world: Ranks) -> list[int]:
     if RANK == 2:
         time.sleep(1.5 * world._timeout_s)
@@ -83,6 +96,7 @@ CASES: dict[str, Callable[[Ranks], Any]] = {
     "memory": lambda world: world.barrier(failing(2, error=torch.OutOfMemoryError("none left")), "a pass"),
     "not picklable": lambda world: world.all_gather(failing(1, error=OwnError("at", 3)), "scores"),
     "left early": left_early,
+    "inside": inside,
     "elsewhere": lambda world: world.any(True, "the clock" if RANK == 1 else "scores"),
     "late": late,
     "ended": ended,

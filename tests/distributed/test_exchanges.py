@@ -25,6 +25,7 @@ ERRORS = {
     "several errors": ("ValueError: broken on 1", ON_RANK_1),
     "memory": ("OutOfMemoryError: none left", ON_RANK_2),
     "left early": ("ValueError: broken on 1", ON_RANK_1),
+    "inside": ("PickledError: broken inside", ON_RANK_1),
     "elsewhere": ("RankError: expected all ranks at scores, rank 1 is at the clock", ""),
 }
 PROMPT_S = 20

@@ -60,7 +60,10 @@ class Ranks(World):
             raise raised or self._missing(what, error) from error
         for rank, (_, _, theirs) in enumerate(arrived):
             if theirs is not None:
-                raise raised if raised is not None and rank == self.rank else theirs
+                first: Exception = raised if raised is not None and rank == self.rank else theirs
+                # Noted here, because an error with its own way of being pickled loses its notes.
+                first.add_note(f"{RAISED_ON}{rank}")
+                raise first
         for rank, (place, _, _) in enumerate(arrived):
             if place != what:
                 raise RankError(f"expected all ranks at {what}, rank {rank} is at {place}")
@@ -98,12 +101,9 @@ def _is_on_all_ranks(error: Exception) -> bool:
 
 
 def _sendable(error: Exception, rank: int) -> Exception:
-    """Return the error with a note of the rank, or a RankError with its text if it cannot be pickled."""
-    error.add_note(f"{RAISED_ON}{rank}")
+    """Return the error, or a RankError with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        described = RankError(f"rank {rank} ended by {type(error).__name__}: {error}")
-        described.add_note(f"{RAISED_ON}{rank}")
-        return described
+        return RankError(f"rank {rank} ended by {type(error).__name__}: {error}")
     return error
