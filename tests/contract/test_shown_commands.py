@@ -33,8 +33,7 @@ LITTLE = {
     "bench": ("threads=1", "bench.rounds=1", "objective.prompts_per_step=2", "objective.group_size=2"),
     "evaluate": (
         *("threads=1", "evaluation.rows=4", "selfplay.games=2"),
-        *("selfplay.max_plies=4", "evaluation.match_pairs=1"),
-        *("evaluation.match_plies=4"),
+        *("selfplay.max_plies=4", "evaluation.match_pairs=1", "evaluation.match_plies=4"),
         *("conversion.positions=1", "conversion.defenders=[random]"),
     ),
     "sft": ("threads=1", "steps=2", "batch_size=4"),
