@@ -107,7 +107,8 @@ def test_reward_component_table_has_every_weight() -> None:
         for names, weights in rows
         for name, weight in zip(re.findall(r"`(\w+)`", names), weights.split(", "), strict=True)
     }
-    assert shown == {name: weight for name, (_, weight) in CORRECTNESS_WEIGHTS.items()}
+    weights = {name: weight for name, (_, weight) in CORRECTNESS_WEIGHTS.items()}
+    assert shown == weights, "docs/rewards.md: expected a row with the weight of each of CORRECTNESS_WEIGHTS"
 
 
 def test_the_table_of_faults_names_every_fault() -> None:
