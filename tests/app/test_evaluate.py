@@ -160,7 +160,10 @@ def test_evaluation_rows_at_excluded_positions_are_left_out_and_counted(
     assert [fens[0] in row["item"] for row in rows_of(rows_path(tmp_path / "table.json"))] == [True]
 
 
-def test_every_suite_can_be_selected_by_name_and_has_rows(evaluate: Evaluate, tmp_path: Path) -> None:
+def test_every_suite_can_be_selected_by_name_and_has_rows(
+    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rookworld_rlvr.evaluation.conversion.MAX_PLIES", 2)
     (tmp_path / "mates.jsonl").write_text(json.dumps(MATE) + "\n")
     names = list(SuiteName)
     result = evaluate(

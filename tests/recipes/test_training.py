@@ -84,7 +84,7 @@ def one_step(config: TrainingConfig, rows: list[Example], count: int = 4) -> dic
 
 def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
     common = {"policy_examples": 8, "environment_examples": 8, "check_share": 0.0, "mate_share": 0.0}
-    config = replace(SMALL, steps=80, log_every=20, save_every=200, **common)
+    config = replace(SMALL, steps=80, log_every=20, save_every=200, bf16=False, **common)
     _, logged = learn(tmp_path / "out", transitions, config)
     assert [entry["step"] for entry in logged] == [20, 40, 60, 80]
     for name in ("tokens", "moves", "legal", "attacks", "pieces", "environment", "outcome", "targets"):
@@ -198,8 +198,6 @@ def test_a_step_does_not_depend_on_its_threads_and_parts(
         assert same_losses == pytest.approx(losses, rel=1e-5)
         for ours, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-8 + 1e-5 * float(theirs.abs().max()))
-    _, once = step(2, parts=2)
-    assert all(map(torch.equal, once, step(2, parts=2)[1]))
 
 
 def test_gradients_have_the_strides_of_their_parameters(transitions: list[Example]) -> None:
