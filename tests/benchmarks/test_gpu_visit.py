@@ -39,18 +39,6 @@ def test_dry_visit_succeeds_and_reports_every_part(gpu_visit: ModuleType, tmp_pa
     assert all(f"| {name} | {part['outcome']} |" in page for name, part in parts.items())
 
 
-@pytest.mark.slow
-def test_failing_part_keeps_the_figures_of_other_parts(gpu_visit: ModuleType, tmp_path: Path) -> None:
-    parts = {part.name: part for part in gpu_visit.Table(tmp_path, dry=True).parts()}
-    smoke, bench = parts["smoke fp32"], parts["bench 3.5M 8×8 native,hf"]
-    todo = [replace(smoke, command=[*smoke.command, "kl.coef=-1"]), bench]
-    assert gpu_visit.visit(todo, tmp_path, dry=True, seconds=600) == 1
-    page = (tmp_path / "visit.md").read_text()
-    assert "| smoke fp32 | failed |" in page and "| exit code 2 |" in page
-    assert "kl.coef" in page.split("## Failed: smoke fp32")[1]
-    assert results(tmp_path)[bench.name]["figures"].keys() == {"native", "hf"}
-
-
 def test_page_reports_outcome_and_reason_of_each_part(gpu_visit: ModuleType, tmp_path: Path) -> None:
     def part(name: str, code: str, limit_s: float = 60, requirements: tuple[str, ...] = ()) -> Any:
         return gpu_visit.Part(name, [sys.executable, "-c", code], limit_s, requirements)
