@@ -229,8 +229,10 @@ def composes(overrides: str) -> RunConfig:
     return config
 
 
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("name", INJECTIONS)
+# After the detection all kinds are treated alike, so one of each treatment stands for them where the fault is single.
+@pytest.mark.parametrize(
+    ("name", "times"), [("nan_gradient", 1), ("nan_parameter", 1), *((name, 3) for name in INJECTIONS)]
+)
 def test_fault_skips_or_restores_and_later_steps_have_finite_weights(
     make_saved_run: MakeRun, name: str, times: int
 ) -> None:

@@ -324,20 +324,29 @@ def test_resumed_run_has_no_summary_until_it_ends_again(train: Train, monkeypatc
 def test_run_is_not_resumed_while_another_process_trains_it(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     folder = train("steps=1", "evaluation.rows=1")
     before = everything(folder)
-    hold = "import sys, pathlib; from rookworld_rlvr.training.run_files import locked\n"
-    hold += "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
-    command = [sys.executable, "-c", hold, str(folder)]
-    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "held\n"
+    reads, writes = os.pipe()
+    if not (holder := os.fork()):
+        # This process is a copy of the test runner: it holds the lock until it is killed, and must not continue here.
+        try:
+            with locked(folder):
+                os.write(writes, b"h")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writes)
+    try:
+        assert os.read(reads, 1) == b"h"
         capfd.readouterr()
         assert main(["train", f"resume={folder}", "steps=2"]) == 2
         assert capfd.readouterr().err == (
             f"rookworld: resume: expected a run that no other process trains, got {folder}\n"
         )
         assert everything(folder) == before
+    finally:
         # A killed process cannot release the lock itself.
-        other.kill()
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+        os.close(reads)
     assert main(["train", f"resume={folder}", "steps=2"]) == 0
     assert [row["step"] for row in metrics(folder)] == [1, 2]
 
