@@ -75,6 +75,7 @@ def test_nan_on_one_rank_of_four_skips_the_step_on_all(ranks: Ranks, kind: str) 
     assert "logprobs" in steps[1]["fault"] and steps[1]["weights"] == steps[0]["weights"] != steps[2]["weights"]
 
 
+@pytest.mark.slow
 def test_engines_or_memory_errors_on_one_rank_keep_ranks_in_step(ranks: Ranks) -> None:
     harm = [
         {"kind": "engines", "rank": 1, "step": 0, "moment": "begun"},
@@ -91,14 +92,8 @@ def test_engines_or_memory_errors_on_one_rank_keep_ranks_in_step(ranks: Ranks) -
         assert [step["fault"] for step in steps] == ["" if updates else "memory (update: out of memory)"] * 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "moment"),
-    [
-        ("ddp", "updated"),
-        pytest.param("ddp", "micro_batch", marks=pytest.mark.slow),
-        pytest.param("fsdp2", "micro_batch", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "moment"), [("ddp", "updated"), ("ddp", "micro_batch"), ("fsdp2", "micro_batch")])
 def test_exception_on_one_rank_ends_all_ranks_and_is_printed(
     ranks: Ranks, tmp_path: Path, kind: str, moment: str
 ) -> None:

@@ -40,6 +40,7 @@ def assert_alike(sharded: list[dict[str, Any]], whole: list[dict[str, Any]]) -> 
         assert [ours[key] for key in SAME] == [theirs[key] for key in SAME]
 
 
+@pytest.mark.slow
 def test_two_sharded_ranks_match_ddp_with_at_most_0_6_of_its_memory(ranks: Ranks) -> None:
     cases = list(CASES.values())
     # A single process writes the completions that the others train on.
