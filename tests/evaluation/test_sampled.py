@@ -36,7 +36,7 @@ def test_best_of_sampled_losses_is_the_lowest() -> None:
 class Writer:
     """A generator that writes one of two tokens at random."""
 
-    def generate(self, prompts, *, group_size, temperature, seeds, top_k):  # type: ignore[no-untyped-def]
+    def generate(self, prompts, *, group_size, temperature, seeds, top_k=0):  # type: ignore[no-untyped-def]
         from rookworld_rlvr.rollout.generator import SampledCompletion
 
         draws = (random.Random(seed).choices((0, 1), k=group_size) for seed in seeds)

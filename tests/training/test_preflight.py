@@ -46,7 +46,7 @@ def test_smoke_shows_completions_and_checks_and_writes_no_files(
     assert smoke_in(tmp_path, small_overrides) == 0
     shown = capfd.readouterr()
     assert shown.err == ""
-    assert shown.out.count("\ncompletion ") == 4 and shown.out.count("  parts ") == 4
+    assert shown.out.count("\ncompletion ") == 4 and shown.out.count("  components ") == 4
     assert shown.out.count("\nexpected ") == 2
     assert "KL(step 0) 0.00e+00  ratio - 1 0.00e+00" in shown.out
     assert shown.out.count("passed ") == 6 and "REFUSED" not in shown.out
