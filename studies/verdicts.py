@@ -21,7 +21,7 @@ Interval = tuple[float, float, float]
 
 
 class Verdict(StrEnum):
-    """What an interval of the difference, arm minus control, says against 0 and against the smallest effect."""
+    """Reading of an interval of the difference, arm minus control, against 0 and against the smallest effect."""
 
     better = "better"
     """The interval lies wholly on the good side of 0, and its better end reaches the smallest effect."""

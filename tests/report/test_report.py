@@ -94,10 +94,10 @@ def test_reward_rise_without_better_key_is_a_warning(record: Make) -> None:
     assert not any("reward rose" in sign for sign in summarise_run(alone, flat).signs)
 
 
-def test_run_without_evaluation_reports_nothing_evaluated() -> None:
-    assert "Nothing was evaluated" in summarise_run({}, []).no_difference
-    evaluated_nothing = {"gain": {}, "match": {}, "worse": [], "better": []}
-    assert "Nothing was evaluated" in summarise_run(evaluated_nothing, []).no_difference
+def test_run_without_an_evaluation_after_training_says_so() -> None:
+    assert "not evaluated after training" in summarise_run({}, []).no_difference
+    before_alone = {"before": {"policy/valid": {"value": 1.0}}, "gain": {}, "match": {}, "worse": [], "better": []}
+    assert "not evaluated after training" in summarise_run(before_alone, []).no_difference
 
 
 def test_candidates_are_arrows_with_evals_and_illegal_ones_are_marked() -> None:

@@ -135,7 +135,7 @@ def kept_open(make: MakePlayer) -> OpenPlayer:
 
 @dataclass(frozen=True, slots=True)
 class MatchSetting:
-    """What a match needs in addition to its players and rules."""
+    """Settings of a match beside its players and rules."""
 
     referee: OpenReferee = by_material
     """Opens the referee that adjudicates games at the ply limit."""

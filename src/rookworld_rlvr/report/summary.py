@@ -127,11 +127,8 @@ def _unchanged(summary: Mapping[str, Any]) -> str:
     shown = [key for key in HEADLINE if key in summary.get("gain", {})]
     shown += [MATCH_ELO] if summary.get("match", {}).get("elo") else []
     if not shown:
-        return "Nothing was evaluated before and after, so it is not known whether the model plays better."
-    if "better" not in summary:
-        return "The version that wrote this run did not test which keys got better."
-    # Older runs do not record which keys were tested.
-    tested = [key for key in shown if key in summary.get("detectable", shown)]
+        return "The model was not evaluated after training, so it is not known whether it plays better."
+    tested = [key for key in shown if key in summary["detectable"]]
     if not tested:
         return f"No headline key was tested for a difference: that needs {LEAST_ROWS} rows of a key."
     unchanged = len(set(tested) - {*summary["better"], *summary["worse"]})

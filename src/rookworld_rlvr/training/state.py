@@ -146,7 +146,7 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """How far a step has come at a moment."""
+    """State of a step at a moment."""
 
     step: int
     """Number of the step, counted from 0."""
