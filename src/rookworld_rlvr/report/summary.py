@@ -128,7 +128,7 @@ def _unchanged(summary: Mapping[str, Any]) -> str:
     shown += [MATCH_ELO] if summary.get("match", {}).get("elo") else []
     if not shown:
         return "The model was not evaluated after training, so it is not known whether it plays better."
-    tested = [key for key in shown if key in summary["detectable"]]
+    tested = [key for key in shown if key in summary.get("detectable", shown)]
     if not tested:
         return f"No headline key was tested for a difference: that needs {LEAST_ROWS} rows of a key."
     unchanged = len(set(tested) - {*summary["better"], *summary["worse"]})
