@@ -20,7 +20,8 @@ check() { # environment, module, arguments
 others=(--extend-exclude .venv-peers --extend-exclude .venv-vllm --extend-exclude .venv-verifiers)
 check .venv ruff check "${others[@]}"
 check .venv ruff format --check "${others[@]}"
-check .venv mypy
+# Beside the tests, some of which wait for processes of their own.
+echo "test: mypy" && .venv/bin/python -m mypy & types=$!
 if [[ "${1:-}" == all ]]; then
     check .venv pytest -q -n 2 --dist worksteal --durations=30
     if bash scripts/setup.sh docs; then check .venv mkdocs build --strict --quiet; else failed+=("setup.sh docs"); fi
@@ -38,6 +39,7 @@ else
     check .venv pytest -q -n 2 --dist worksteal --durations=10 -m "not slow"
 fi
 
+wait "$types" || failed+=(mypy)
 if ((${#failed[@]})); then
     printf 'test: failed: %s\n' "${failed[@]}" >&2
     exit 1

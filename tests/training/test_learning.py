@@ -16,6 +16,7 @@ def train(root: Path, *overrides: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (root / "latest" / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_overfitting_one_batch_of_both_tasks_raises_its_reward(tmp_path: Path) -> None:
     # Measured: the reward rises from 0.75 to 0.95. With the advantages' sign flipped it falls below 0.4 in 24 steps.
     rewards = [row["reward/mean"] for row in train(tmp_path, "debug=overfit", "objective.group_size=8")]
