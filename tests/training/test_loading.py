@@ -1,5 +1,8 @@
 """Loaded models of other families: what is refused, what pads its rows, and that the rest packs them."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,3 +115,13 @@ def test_model_path_is_read_from_the_home_folder(small_model: Path, monkeypatch:
 def test_model_path_of_neither_a_folder_nor_owner_and_name_is_refused(path: str) -> None:
     with pytest.raises(UserError, match=r"expected a folder with a config\.json or a hub name \(owner/name\), got"):
         load_policy(ModelConfig(path=path), torch.device("cpu"), Precision.fp32)
+
+
+def test_automatic_precision_is_fp32_where_torch_may_not_use_bf16_instructions() -> None:
+    code = (
+        "import torch; from rookworld_rlvr.model.device import Precision, resolve_precision; "
+        "print(resolve_precision(Precision.auto, torch.device('cpu')))"
+    )
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "fp32\n"

@@ -64,7 +64,9 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
         return Precision.bf16
     capabilities = torch.cpu.get_capabilities()
     native = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
-    return Precision.bf16 if native else Precision.fp32
+    # ATEN_CPU_CAPABILITY can forbid what the CPU has. These instructions belong to this level.
+    allowed = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return Precision.bf16 if native and allowed else Precision.fp32
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
