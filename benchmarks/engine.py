@@ -24,13 +24,12 @@ from pathlib import Path
 from statistics import fmean, median, pvariance
 from typing import Any
 
-from rookworld_rlvr.rewards.move_values import MoveValues, move_values
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.engine import EngineConfig
+from rookworld_rlvr.stockfish.move_values import MoveValues, move_values
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.policy import parse_policy_prompt
-from rookworld_rlvr.tasks.types import Task
+from rookworld_rlvr.tasks.policy.text import parse_policy_prompt
 from rookworld_rlvr.training.data import default_file
 
 CLOSE = 0.01
@@ -47,7 +46,7 @@ SCALES: dict[str, Callable[[MoveValues, str], float]] = {
 
 def positions(count: int, seed: int) -> list[str]:
     """Return the FENs of policy rows that are drawn at random."""
-    rows = [row for row in read_corpus(default_file("train.txt")).examples if row.task is Task.policy]
+    rows = [row for row in read_corpus(default_file("train.txt")).examples if row.task == "policy"]
     return [parse_policy_prompt(row.prompt).fen for row in random.Random(seed).sample(rows, count)]
 
 

@@ -22,7 +22,7 @@ from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.board.transition import Transition
 from rookworld_rlvr.evaluation.adjudication import open_referee
-from rookworld_rlvr.evaluation.completions import Complete, greedy_texts, held_out_suite
+from rookworld_rlvr.evaluation.completions import Complete, greedy_completions, held_out_suite
 from rookworld_rlvr.evaluation.conversion import ConversionConfig, conversion_suite
 from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.match import IllegalRule, MatchConfig, MatchSetting, match_suite, stockfish_opponent
@@ -47,9 +47,9 @@ from rookworld_rlvr.rollout.generator import GeneratorConfig
 from rookworld_rlvr.stockfish.engine import EngineConfig
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks import parse_prompt
-from rookworld_rlvr.tasks.environment import environment_truth, parse_environment_prompt, render_environment
-from rookworld_rlvr.tasks.policy import render_policy
-from rookworld_rlvr.tasks.types import Example, PolicyCompletion, Task
+from rookworld_rlvr.tasks.environment.text import environment_truth, parse_environment_prompt, render_environment
+from rookworld_rlvr.tasks.policy.text import render_policy
+from rookworld_rlvr.tasks.types import Example, PolicyCompletion
 from rookworld_rlvr.training.config import DataConfig
 from rookworld_rlvr.training.data import EvaluationData, load_evaluation_data
 
@@ -123,9 +123,10 @@ def known_players(model: str, policy: Policy, stack: ExitStack) -> dict[str, Mak
 
 
 def known_arbiters(model: str, policy: Policy) -> dict[str, Complete]:
+    generator = make_generator(policy, GeneratorConfig())
     return {
         "no move changes anything": lambda examples: [unchanged(example) for example in examples],
-        f"{model}, as arbiter": partial(greedy_texts, make_generator(policy, GeneratorConfig()), policy.tokenizer),
+        f"{model}, as arbiter": partial(greedy_completions, generator, policy.tokenizer),
         "python-chess": lambda examples: [
             render_environment(environment_truth(parse_environment_prompt(example.prompt))) for example in examples
         ],
@@ -153,7 +154,7 @@ def player_suites(
     setting = MatchSetting(partial(open_referee, EngineConfig()))
     greedy, rows, trained = make(DecodingConfig(), 0), arguments.rows, data.trained
     complete = partial(move_alone, greedy)
-    yield held_out_suite(Task.policy, data.held_out, complete, trained=trained, most=rows, evaluations=measure)
+    yield held_out_suite("policy", data.held_out, complete, trained=trained, most=rows, evaluations=measure)
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
     yield selfplay_suite(make(games.decoding, 0), games)
     yield match_suite(lambda _seed: greedy, partial(stockfish_opponent, OPPONENT, 0), match, setting)
@@ -161,7 +162,7 @@ def player_suites(
 
 
 def arbiter_suites(complete: Complete, data: EvaluationData, arguments: argparse.Namespace) -> Iterator[Suite]:
-    yield held_out_suite(Task.environment, data.held_out, complete, trained=data.trained, most=arguments.rows)
+    yield held_out_suite("environment", data.held_out, complete, trained=data.trained, most=arguments.rows)
 
 
 def table_of(suites: Iterable[Suite]) -> dict[str, Measure]:

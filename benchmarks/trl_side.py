@@ -37,14 +37,14 @@ def theirs(connection: Connection, side: TrlSide) -> None:
 
     from rookworld_rlvr.app.build import set_threads
     from rookworld_rlvr.model.loading import TINY, tiny_model_folder
-    from rookworld_rlvr.tasks.prompt_stream import PromptStream
+    from rookworld_rlvr.tasks.prompt_stream import PromptStream, shares
     from rookworld_rlvr.training.data import load_data
 
     before_gib = sides.begin_memory()
     config = sides.configured(side.overrides)
     set_threads(config.threads)
     torch.manual_seed(config.seed)
-    sampler = PromptStream(load_data(config.data, seed=config.seed).train, config.data.policy_share, config.seed)
+    sampler = PromptStream(load_data(config.data, seed=config.seed).train, shares(config.data.tasks), config.seed)
     examples = sampler.draw(config.objective.prompts_per_step * config.steps)
     counted = sides.Counted()
     with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 
     python scripts/generate_docs.py OUT_FOLDER
 
-Options and their text come from the dataclasses in `app/config.py`, metrics from `METRICS` and `KEYS`,
+Options and their text come from the dataclasses in `app/config.py`, metrics from `METRICS` and the tasks,
 commands from their own help. The same source gives the same bytes.
 """
 
@@ -29,7 +29,7 @@ from rookworld_rlvr.app import config
 from rookworld_rlvr.app.arguments import conf_folder
 from rookworld_rlvr.app.cli import COMMANDS
 from rookworld_rlvr.app.cli import main as rookworld
-from rookworld_rlvr.evaluation.keys import KEYS
+from rookworld_rlvr.evaluation.keys import declared
 from rookworld_rlvr.training.metrics import METRICS
 
 SCHEMAS = {
@@ -208,7 +208,7 @@ def settings(content: dict[str, Any], path: str = "") -> Iterator[str]:
 def metrics_page() -> str:
     """Return the page of all training and evaluation metrics."""
     training = [[f"`{key}`", m.unit, str(m.reduction), m.meaning, m.healthy] for key, m in METRICS.items()]
-    evaluation = [[f"`{key}`", m.unit, m.meaning, m.healthy] for key, m in KEYS.items() if m.meaning]
+    evaluation = [[f"`{key}`", m.unit, m.meaning, m.healthy] for key, m in declared().items() if m.meaning]
     parts = [TRAINING_METRICS, table(["key", "unit", "reduction", "meaning", "healthy"], training)]
     parts += [EVALUATION, table(["key", "unit", "meaning", "healthy"], evaluation)]
     return "\n".join(parts)

@@ -67,7 +67,7 @@ def guided_game(
 
 def policy_line(rng: random.Random, board: chess.Board, answer: Any) -> str:
     """Return a line in the published `P:` format, with the candidates in shuffled order."""
-    from rookworld_rlvr.tasks.policy import render_policy, render_policy_prompt
+    from rookworld_rlvr.tasks.policy.text import render_policy, render_policy_prompt
     from rookworld_rlvr.tasks.types import PolicyCompletion
 
     order = rng.sample(range(len(answer.moves)), len(answer.moves))

@@ -9,9 +9,9 @@ import chess
 
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.stockfish.move_evals import MoveEvals, move_evals_lines, parse_move_evals
 from rookworld_rlvr.tasks.corpus import exclude_positions, read_corpus
-from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import held_out_positions, positions_of
 
 # Eval of a mate in one, as `render_move_evals` writes it.
@@ -64,7 +64,7 @@ def load_data(folder: Path, exclude: Sequence[str]) -> tuple[Positions, list[Exa
     except (ValueError, OSError) as error:
         raise UserError(f"data: {error}") from error
     positions = Positions(line for key, line in by_position.items() if key not in both_colours)
-    labelled = [row for row in rows if row.completion and row.task is Task.environment]
+    labelled = [row for row in rows if row.completion and row.task == "environment"]
     transitions = list(exclude_positions(labelled, excluded))
     if not positions or not transitions:
         raise UserError(f"data: expected positions and transitions, got {len(positions)} and {len(transitions)}")

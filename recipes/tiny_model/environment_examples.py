@@ -10,7 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from rookworld_rlvr.board.transition import REWARD_WIN, Transition
-from rookworld_rlvr.tasks.environment import (
+from rookworld_rlvr.tasks.environment.text import (
     SEPARATOR,
     environment_truth,
     parse_environment,

@@ -14,8 +14,8 @@ from scipy.special import softmax
 from transformers import PreTrainedTokenizerFast
 
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS, win_probability
-from rookworld_rlvr.tasks.move_evals import MoveEvals
-from rookworld_rlvr.tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
+from rookworld_rlvr.stockfish.move_evals import MoveEvals
+from rookworld_rlvr.tasks.policy.text import MAX_CANDIDATES, render_policy, render_policy_prompt
 from rookworld_rlvr.tasks.types import PolicyCompletion
 
 from .encoder import Encoder

@@ -23,7 +23,7 @@ from torch import Tensor
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import add_gradients, map_on_cores
 from rookworld_rlvr.provenance import digest
-from rookworld_rlvr.tasks.move_evals import MoveEvals
+from rookworld_rlvr.stockfish.move_evals import MoveEvals
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.saved_state import Header, read_state, save_state
 

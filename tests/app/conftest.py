@@ -30,7 +30,6 @@ from rookworld_rlvr.stability.recovery import Action, escalate
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.engine import engine_config
 from rookworld_rlvr.stockfish.pool import EnginePool
-from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.checks import check_kl
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loss import TokenTotals
@@ -199,11 +198,11 @@ def match(config: RunConfig) -> MatchConfig:
     return match_config(config)
 
 
-def draws(config: RunConfig) -> list[Task]:
+def draws(config: RunConfig) -> list[str]:
     """Return the tasks of the prompts that are drawn once the policy task is mastered."""
     sampler = build_unsaved_run(config).context.sampler.prompts
     for _ in range(100):
-        sampler.observe(Task.policy, 1.0)
+        sampler.observe("policy", 1.0)
     return [example.task for example in sampler.draw(12)]
 
 

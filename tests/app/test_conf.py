@@ -61,11 +61,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "experiment=policy_only": {
         "name": "policy-only",
-        "data.policy_share": 1.0,
+        "data.tasks": ["policy", "environment:0"],
     },
     "experiment=environment_only": {
         "name": "environment-only",
-        "data.policy_share": 0.0,
+        "data.tasks": ["policy:0", "environment"],
     },
     "experiment=long": {
         "name": "long",
@@ -78,7 +78,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "evaluation.rows": 0,
         "evaluation.match_pairs": 0,
         "data.limit": 4,
-        "data.policy_share": 0.5,
+        "data.tasks": ["policy", "environment"],
         "objective.prompts_per_step": 4,
         "objective.group_size": 16,
         "kl.form": KLForm.off,

@@ -87,13 +87,13 @@ def test_interrupted_evaluation_resumes_after_its_finished_rows(
     path.write_text("".join(lines[:4]) + lines[4][:20])
     (tmp_path / "table.json").unlink()
     generated: list[int] = []
-    greedy = suites.greedy_texts
+    greedy = suites.greedy_completions
 
     def counted(generator: Any, tokenizer: Any, examples: Any) -> list[str]:
         generated.append(len(examples))
         return greedy(generator, tokenizer, examples)
 
-    monkeypatch.setattr(suites, "greedy_texts", counted)
+    monkeypatch.setattr(suites, "greedy_completions", counted)
     again = evaluate("evaluation.rows=4")
     assert generated == [2, 2, 2]
     assert path.read_text() == written

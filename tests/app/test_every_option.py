@@ -87,10 +87,12 @@ OPTIONS: dict[str, Option] = {
     "data.held_out": Option("default", "rows"),
     "data.limit": Option(10, "rows"),
     "data.exclude": Option("[default]", "rows", ("data.train=default", "data.held_out=default")),
-    "data.policy_share": Option(0),
+    "data.tasks": Option("[environment]"),
     "generator.temperature": Option(0.8),
     "generator.max_new_tokens": Option(20),
-    "generator.batch_size": Option(4, "forward_passes", ("data.policy_share=1", "objective.prompts_per_step=4")),
+    "generator.batch_size": Option(
+        4, "forward_passes", ("data.tasks=[policy,environment:0]", "objective.prompts_per_step=4")
+    ),
     "generator.vllm.kv_cache_gib": Option(2.0, "engines"),
     "generator.vllm.gpu_memory_fraction": Option(0.5, "engines"),
     "generator.vllm.url": Option("http://127.0.0.1:2", "server", SERVER),

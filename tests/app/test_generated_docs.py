@@ -10,7 +10,7 @@ import pytest
 
 from rookworld_rlvr.app.cli import COMMANDS
 from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig
-from rookworld_rlvr.evaluation.keys import KEYS
+from rookworld_rlvr.evaluation.keys import declared
 from rookworld_rlvr.training.metrics import METRICS
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "generate_docs.py"
@@ -42,7 +42,7 @@ def test_every_option_is_listed_with_a_description(generator: ModuleType, schema
 
 def test_every_metric_is_listed(generator: ModuleType) -> None:
     page = generator.metrics_page()
-    documented = [key for key, declared in KEYS.items() if declared.meaning]
+    documented = [key for key, entry in declared().items() if entry.meaning]
     assert [key for key in (*METRICS, *documented) if f"| `{key}` |" not in page] == []
 
 

@@ -108,7 +108,7 @@ def test_all_moves_fault_is_replayed_with_its_expected_value(
         value, logprobs = expected_value(*arguments, **options)  # type: ignore[arg-type]
         return value, logprobs * torch.nan
 
-    shipped = ("model.path=tiny", "rubric.source=cached", "data.train=default", "data.policy_share=1")
+    shipped = ("model.path=tiny", "rubric.source=cached", "data.train=default", "data.tasks=[policy,environment:0]")
     with monkeypatch.context() as patch:
         patch.setattr(step, "expected_value", spoiled)
         folder = train(*GIVEN, *shipped, exit_code=4)

@@ -8,10 +8,9 @@ import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.report.boards import Arrow, Board, Kind
+from rookworld_rlvr.board.drawing import Arrow, Board, Kind
 from rookworld_rlvr.report.terminal import board_view
 from rookworld_rlvr.report.transcripts import read_transcripts
-from rookworld_rlvr.tasks.types import Task
 
 POLICY = "P: r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR w KQkq - 4 4"
 ENVIRONMENT = "A: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1+e2e4+e2e4+"
@@ -109,7 +108,7 @@ def test_rollouts_shows_prompts_and_answers_of_an_evaluation(
     assert {line["suite"] for line in lines if line["completion"] == line["expected"]} <= {"environment"}
     transcripts = read_transcripts(output)
     assert len(transcripts) == len(lines) and transcripts == read_transcripts(tmp_path / "table.json.rows.jsonl")
-    assert [one.task for one in transcripts[:6]] == [Task.policy] * 3 + [Task.environment] * 3
+    assert [one.task for one in transcripts[:6]] == ["policy"] * 3 + ["environment"] * 3
     mate = transcripts[-1]
     assert mate.expected == "f7g7" and mate.completion.startswith("B: ")
     assert (mate.failure is None) == (lines[-1]["values"]["mate_in_one/accuracy"] == 1)

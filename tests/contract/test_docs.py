@@ -98,7 +98,7 @@ def test_the_example_lines_of_the_readme_are_valid_rows(tmp_path: Path) -> None:
 
 
 def test_reward_component_table_has_every_weight() -> None:
-    from rookworld_rlvr.rewards.policy_rewards import CORRECTNESS_WEIGHTS
+    from rookworld_rlvr.tasks.policy.reward import CORRECTNESS_WEIGHTS
 
     table = text("docs/rewards.md").split("| component of `P:` correctness |")[1].split("\n\n")[0]
     rows = re.findall(r"^\| (`[^|]+) \| ([\d., ]+) \|", table, re.M)
@@ -212,4 +212,4 @@ def test_data_card_audits_equal_audits_of_the_files(name: str) -> None:
     report = audit(path)
     expected = "".join(f"{line}\n" for line in report.lines()).replace(str(path), str(path.relative_to(ROOT)))
     assert shown and shown[1] == expected
-    assert report.white.below_best == report.black.below_best == 0
+    assert report.tasks["policy"].white["below_best"] == report.tasks["policy"].black["below_best"] == 0

@@ -14,8 +14,8 @@ from rookworld_rlvr.rollout.generator import GeneratorConfig, SampledCompletion
 from rookworld_rlvr.rollout.native_generator import NativeGenerator
 from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine
 from rookworld_rlvr.tasks import parse_prompt
-from rookworld_rlvr.tasks.environment import environment_truth, render_environment
-from rookworld_rlvr.tasks.policy import render_policy
+from rookworld_rlvr.tasks.environment.text import environment_truth, render_environment
+from rookworld_rlvr.tasks.policy.text import render_policy
 from rookworld_rlvr.tasks.types import EnvironmentPrompt, PolicyCompletion
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"

@@ -14,19 +14,19 @@ from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.engine import EngineConfig
+from rookworld_rlvr.stockfish.move_evals import MoveEvals, render_move_evals
 from rookworld_rlvr.stockfish.pool import EnginePool
-from rookworld_rlvr.tasks.move_evals import MoveEvals, render_move_evals
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 
 KEY = "policy/win_probability_loss"
 WHITE_FEN, BLACK_FEN = "7k/8/8/8/8/8/8/K7 w - - 0 1", "k7/8/8/8/8/8/8/7K b - - 0 1"
 STALEMATE = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 NO_CACHE = load_cache("")
 EXAMPLES = [
-    Example(Task.policy, f"P: {WHITE_FEN}", "M: a1b1 E: 0.0 B: a1b1"),
-    Example(Task.policy, f"P: {BLACK_FEN}", None),
-    Example(Task.policy, f"P: {STALEMATE}", None),
-    Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None),
+    Example("policy", f"P: {WHITE_FEN}", "M: a1b1 E: 0.0 B: a1b1"),
+    Example("policy", f"P: {BLACK_FEN}", None),
+    Example("policy", f"P: {STALEMATE}", None),
+    Example("environment", f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None),
 ]
 FENS = completions.fens_of(EXAMPLES)
 # Win probabilities 0.500, 0.409, 0.001 for the mover.
@@ -99,7 +99,7 @@ def test_evaluation_with_engine_can_be_interrupted_at_each_chunk(
     fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completions, "CHUNK_ROWS", 1)
-    monkeypatch.setattr(completions, "greedy_texts", lambda generator, tokenizer, chunk: ["" for _ in chunk])
+    monkeypatch.setattr(completions, "greedy_completions", lambda generator, tokenizer, chunk: ["" for _ in chunk])
     analysed = []
 
     def stop(done: int) -> None:

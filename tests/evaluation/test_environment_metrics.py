@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookworld_rlvr.evaluation.scoring import score_environment_row
-from rookworld_rlvr.tasks.types import Example, PromptError, Task
+from rookworld_rlvr.tasks.environment.evaluation import score_environment_row
+from rookworld_rlvr.tasks.types import Example, PromptError
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
@@ -36,7 +36,7 @@ ACCURACIES = {
 
 
 def row(prompt: str, completion: str, label: str | None = None) -> dict[str, float]:
-    return score_environment_row(Example(Task.environment, prompt, label), completion)
+    return score_environment_row(Example("environment", prompt, label), completion)
 
 
 def edit_distance(a: str, b: str) -> int:

@@ -18,7 +18,7 @@ from rookworld_rlvr.evaluation.completions import held_out_rows
 from rookworld_rlvr.evaluation.table import summarise
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.move_classes import IllegalKind
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
 
 ROWS_A_TASK = 250
@@ -59,8 +59,14 @@ def damaged(rng: random.Random, text: str, other: str) -> str:
 def transcripts() -> tuple[list[Example], list[str]]:
     rng = random.Random(2026)
     rows = read_corpus(default_file("held_out.jsonl")).examples
-    examples = [row for task in Task for row in rng.sample([row for row in rows if row.task is task], ROWS_A_TASK)]
-    labels = {task: [row.completion or "" for row in examples if row.task is task] for task in Task}
+    examples = [
+        row
+        for task in ("policy", "environment")
+        for row in rng.sample([row for row in rows if row.task == task], ROWS_A_TASK)
+    ]
+    labels = {
+        task: [row.completion or "" for row in examples if row.task == task] for task in ("policy", "environment")
+    }
     return examples, [damaged(rng, row.completion or "", rng.choice(labels[row.task])) for row in examples]
 
 
@@ -172,7 +178,7 @@ def phase(prompt: str) -> str:
 def columns_of(examples: list[Example], texts: list[str]) -> dict[str, list[float]]:
     columns: defaultdict[str, list[float]] = defaultdict(list)
     for example, text in zip(examples, texts, strict=True):
-        values = policy_values if example.task is Task.policy else environment_values
+        values = policy_values if example.task == "policy" else environment_values
         color = "white" if example.prompt.split()[2] == "w" else "black"
         for name, value in values(example, text):
             for part in ("", f"/{color}", f"/{phase(example.prompt)}", f"/from_{example.source}"):

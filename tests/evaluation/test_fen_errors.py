@@ -3,10 +3,10 @@
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation.scoring import score_next_fen
-from rookworld_rlvr.tasks.types import Example, PromptError, Task
+from rookworld_rlvr.tasks.environment.evaluation import score_next_fen
+from rookworld_rlvr.tasks.types import Example, PromptError
 
-EXAMPLE = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None)
+EXAMPLE = Example("environment", f"A: {chess.STARTING_FEN}+e2e4+e2e4+", None)
 TRUE = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 FIELDS = ["placement", "turn", "castling", "en_passant", "halfmove_clock", "fullmove_number"]
 # Completion, strict match, lenient match, wrong fields.
@@ -35,4 +35,4 @@ def test_fen_matches_and_field_errors_equal_hand_computation(name: str) -> None:
 
 def test_fen_scoring_of_malformed_prompt_raises_prompt_error() -> None:
     with pytest.raises(PromptError):
-        score_next_fen(Example(Task.environment, "A: nothing", None), "")
+        score_next_fen(Example("environment", "A: nothing", None), "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rookworld_rlvr.evaluation.keys import KEYS
+from rookworld_rlvr.evaluation.keys import declared
 
 
 def evaluation_keys() -> Iterator[str]:
@@ -19,15 +19,14 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.suite import suite_table
     from rookworld_rlvr.stockfish.analysis import Analysis
     from rookworld_rlvr.tasks.corpus import read_corpus
-    from rookworld_rlvr.tasks.policy import parse_policy_prompt
-    from rookworld_rlvr.tasks.types import Task
+    from rookworld_rlvr.tasks.policy.text import parse_policy_prompt
     from rookworld_rlvr.training.data import default_file
 
     every = read_corpus(default_file("held_out.jsonl")).examples
     # All plain legal moves have the same keys. 400 other rows contain every kind.
     examples = [*every[::40], *[row for row in every if "+0.001+" not in (row.completion or "+0.001+")][-400:]]
     labels = [example.completion or "" for example in examples]
-    fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task is Task.policy)
+    fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task == "policy")
     analysis = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
     player = RandomPlayer()
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
@@ -54,9 +53,9 @@ def evaluation_keys() -> Iterator[str]:
 
 def test_declared_metrics_are_exactly_the_keys_of_the_suites() -> None:
     measured = {"/".join(key.split("/")[:2]) for key in evaluation_keys()}
-    assert measured == {key for key, declared in KEYS.items() if declared.meaning}
+    assert measured == {key for key, entry in declared().items() if entry.meaning}
 
 
 def test_every_key_of_a_suite_has_a_direction() -> None:
-    undeclared = [key for key in evaluation_keys() if not any(f"{key}/".startswith(f"{name}/") for name in KEYS)]
+    undeclared = [key for key in evaluation_keys() if not any(f"{key}/".startswith(f"{name}/") for name in declared())]
     assert undeclared == []

@@ -14,8 +14,9 @@ import torch
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.evaluation.engine_player import EnginePlayer, OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.match import MatchConfig
-from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer, best_move_text
+from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer
 from rookworld_rlvr.rollout.generator import GeneratorError
+from rookworld_rlvr.tasks import task_named
 
 BOARDS = [opening_board(opening) for opening in OPENINGS[:6]]
 MATE = chess.Board("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1")
@@ -49,7 +50,7 @@ def test_random_player_depends_only_on_seed_position_and_game_number() -> None:
     ],
 )
 def test_best_move_is_read_after_its_marker_even_if_rest_is_malformed(answer: str, text: str) -> None:
-    assert best_move_text(answer) == text
+    assert task_named("policy").move(answer, None) == text
 
 
 def test_greedy_model_plays_its_best_move_independent_of_the_batch(
@@ -58,7 +59,9 @@ def test_greedy_model_plays_its_best_move_independent_of_the_batch(
     player = small_player()
     boards = [opening_board(opening) for opening in OPENINGS[:60]]
     chosen = player.choose(boards, range(60))
-    assert chosen == [best_move_text(answer) for answer in player.answers(boards, range(60))] and any(chosen)
+    assert chosen == [task_named("policy").move(answer, None) for answer in player.answers(boards, range(60))] and any(
+        chosen
+    )
     assert [player.choose([board], [9])[0] for board in BOARDS] == chosen[:6]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation.scoring import score_policy_row
 from rookworld_rlvr.evaluation.table import score_examples, summarise
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.types import Example, LabelError, PromptError, Task
+from rookworld_rlvr.tasks.policy.evaluation import score_policy_row
+from rookworld_rlvr.tasks.types import Example, LabelError, PromptError
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 START = "P: " + chess.STARTING_FEN
@@ -17,7 +17,7 @@ LABEL = "M: e2e4 d2d4 g1f3 c2c4 g2g3 E: 0.3 0.3 0.2 0.1 0.0 B: e2e4"
 
 
 def row(completion: str, *, prompt: str = START, label: str | None = LABEL) -> dict[str, float]:
-    return score_policy_row(Example(Task.policy, prompt, label), completion)
+    return score_policy_row(Example("policy", prompt, label), completion)
 
 
 def data(name: str) -> Path:
@@ -59,7 +59,7 @@ def test_answer_refused_by_strict_parser_scores_0_on_every_key(completion: str) 
 def test_any_mating_move_counts_for_mate_in_one() -> None:
     prompt = "P: 6k1/5ppp/8/8/8/8/8/RR2K3 w - - 0 1"
     for best, right in (("a1a8", 1.0), ("b1b8", 1.0), ("a1a7", 0.0), ("a1a9", 0.0)):
-        example = Example(Task.policy, prompt, "M: a1a8 E: 999.99 B: a1a8")
+        example = Example("policy", prompt, "M: a1a8 E: 999.99 B: a1a8")
         assert score_policy_row(example, f"M: {best} E: 1.0 B: {best}")["mate_in_one"] == right
     assert "mate_in_one" not in row(LABEL)
 

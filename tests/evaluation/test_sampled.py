@@ -11,9 +11,9 @@ from rookworld_rlvr.evaluation.completions import Sampling, evaluate_sampled, sa
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.stockfish.analysis import Analysis
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 
-EXAMPLE = Example(Task.policy, f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
+EXAMPLE = Example("policy", f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
 BEST, LEGAL, ILLEGAL = (f"M: {move} E: 0.3 B: {move}" for move in ("e2e4", "a2a3", "e2e5"))
 
 

@@ -12,15 +12,15 @@ from rookworld_rlvr.evaluation.suite import Suite, by_chunks
 from rookworld_rlvr.evaluation.table import score_examples, summarise
 from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.corpus import example_key
-from rookworld_rlvr.tasks.environment import environment_truth, render_environment
-from rookworld_rlvr.tasks.types import EnvironmentPrompt, Example, Task
+from rookworld_rlvr.tasks.environment.text import environment_truth, render_environment
+from rookworld_rlvr.tasks.types import EnvironmentPrompt, Example
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 ENDGAME = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1"
-P_WHITE = Example(Task.policy, f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
-P_BLACK = Example(Task.policy, f"P: {AFTER_E4}", "M: e7e5 c7c5 E: 0.1 0.0 B: e7e5")
-P_ENDGAME = Example(Task.policy, f"P: {ENDGAME}", "M: f7g7 E: 999.99 B: f7g7")
-A_WHITE = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", f"{AFTER_E4}+0.001+0+0")
+P_WHITE = Example("policy", f"P: {chess.STARTING_FEN}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
+P_BLACK = Example("policy", f"P: {AFTER_E4}", "M: e7e5 c7c5 E: 0.1 0.0 B: e7e5")
+P_ENDGAME = Example("policy", f"P: {ENDGAME}", "M: f7g7 E: 999.99 B: f7g7")
+A_WHITE = Example("environment", f"A: {chess.STARTING_FEN}+e2e4+e2e4+", f"{AFTER_E4}+0.001+0+0")
 EXAMPLES = (P_WHITE, A_WHITE, P_BLACK, P_ENDGAME)
 
 
@@ -39,20 +39,20 @@ def all_rows(suite: Suite) -> list:
 
 
 def test_held_out_suite_takes_first_rows_of_its_task_up_to_limit() -> None:
-    assert held_out_suite(Task.policy, EXAMPLES, labels, trained=(), most=2).items == [P_WHITE, P_BLACK]
-    assert held_out_suite(Task.environment, EXAMPLES, labels, trained=(), most=9).items == [A_WHITE]
+    assert held_out_suite("policy", EXAMPLES, labels, trained=(), most=2).items == [P_WHITE, P_BLACK]
+    assert held_out_suite("environment", EXAMPLES, labels, trained=(), most=9).items == [A_WHITE]
 
 
 def test_rows_with_trained_positions_are_excluded_and_counted() -> None:
     trained = {example_key(A_WHITE)}
-    suite = held_out_suite(Task.policy, EXAMPLES, labels, trained=trained, most=9)
+    suite = held_out_suite("policy", EXAMPLES, labels, trained=trained, most=9)
     assert suite.items == [P_BLACK, P_ENDGAME] and suite.facts == {"rows_in_training": 1}
-    assert held_out_suite(Task.environment, EXAMPLES, labels, trained=trained, most=9).items == []
+    assert held_out_suite("environment", EXAMPLES, labels, trained=trained, most=9).items == []
 
 
 def test_policy_values_are_sliced_by_colour_and_phase_and_counts_add_up() -> None:
     texts = ["M: e2e4 E: 0.1 B: e2e4", "junk", "M: f7g7 E: 1.0 B: f7g7"]
-    suite = held_out_suite(Task.policy, EXAMPLES, lambda chunk: texts, trained=(), most=9)
+    suite = held_out_suite("policy", EXAMPLES, lambda chunk: texts, trained=(), most=9)
     table = summarise(all_rows(suite))
     assert {key: table[f"policy/valid{key}"].value for key in ("", "/white", "/black", "/opening", "/endgame")} == {
         "": 2 / 3,
@@ -69,7 +69,7 @@ def test_policy_values_are_sliced_by_colour_and_phase_and_counts_add_up() -> Non
 
 
 def test_environment_row_has_published_values_and_fen_errors() -> None:
-    suite = held_out_suite(Task.environment, EXAMPLES, labels, trained=(), most=9)
+    suite = held_out_suite("environment", EXAMPLES, labels, trained=(), most=9)
     (row,) = all_rows(suite)
     published = score_examples([A_WHITE], labels([A_WHITE]))[0].values
     assert {key: row.values[key] for key in published} == published

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookworld_rlvr.evaluation.table import Gain, Measure, Row, paired_gain, score_examples, summarise, to_json
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 
 Z = 1.959963984540054
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
-WHITE = Example(Task.policy, "P: " + chess.STARTING_FEN, "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
-BLACK = Example(Task.policy, "P: " + AFTER_E4, "M: e7e5 c7c5 E: 0.1 0.0 B: e7e5")
-STEP = Example(Task.environment, f"A: {chess.STARTING_FEN}+e2e4+e2e4+", f"{AFTER_E4}+0.001+0+0")
+WHITE = Example("policy", "P: " + chess.STARTING_FEN, "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4")
+BLACK = Example("policy", "P: " + AFTER_E4, "M: e7e5 c7c5 E: 0.1 0.0 B: e7e5")
+STEP = Example("environment", f"A: {chess.STARTING_FEN}+e2e4+e2e4+", f"{AFTER_E4}+0.001+0+0")
 MATE = Example(
-    Task.environment,
+    "environment",
     "A: 7k/5Q2/6K1/8/8/8/8/8 w - - 0 1+f7g7+f7g7+",
     "7k/6Q1/6K1/8/8/8/8/8 b - - 1 1+1.0+1+0",
 )

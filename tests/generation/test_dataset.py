@@ -23,12 +23,12 @@ from rookworld_rlvr.board.moves import is_mate
 from rookworld_rlvr.generation import dataset
 from rookworld_rlvr.generation.workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.stockfish.engine import Engine, EngineConfig, EngineUnusableError, find_engine
+from rookworld_rlvr.stockfish.move_evals import move_evals_lines, parse_move_evals
 from rookworld_rlvr.stockfish.uci import Limit
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
-from rookworld_rlvr.tasks.move_evals import move_evals_lines, parse_move_evals
-from rookworld_rlvr.tasks.policy import parse_policy
-from rookworld_rlvr.tasks.types import PolicyCompletion, Task
+from rookworld_rlvr.tasks.policy.text import parse_policy
+from rookworld_rlvr.tasks.types import PolicyCompletion
 from rookworld_rlvr.training.data import HELD_OUT_FILE, default_file, held_out_positions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +77,7 @@ def test_environment_rows_need_no_engine_and_pass_the_audit(tmp_path: Path, monk
     monkeypatch.setenv("STOCKFISH_PATH", str(tmp_path / "absent"))
     generate(tmp_path / "out", "--task", "environment", rows=200)
     report = audit(tmp_path / "out" / "environment.txt")
-    assert report.is_clean and report.environment.rows == 200
+    assert report.is_clean and report.tasks["environment"].found["rows"] == 200
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())["environment"]
     assert sum(card["reward_classes"].values()) == sum(card["rows_by_color"].values()) == 200
     assert set(card["reward_classes"]) >= {"-1.0", "0.001"}
@@ -241,7 +241,7 @@ def test_excluded_positions_are_kept_out_of_both_tasks(tmp_path: Path) -> None:
 @needs_engine
 def test_shipped_held_out_positions_are_kept_out_by_default(tmp_path: Path) -> None:
     examples = read_corpus(default_file(HELD_OUT_FILE)).examples
-    given = [example for example in examples if example.task is Task.policy][:5]
+    given = [example for example in examples if example.task == "policy"][:5]
     named = tmp_path / "positions.fen"
     named.write_text("".join(example.prompt.removeprefix("P: ") + "\n" for example in given))
     generate(tmp_path / "out", "--task", "policy", "--positions", str(named), rows=5)
@@ -412,7 +412,9 @@ def test_held_out_positions_are_disjoint_from_rows_of_both_tasks(tmp_path: Path)
     generate(tmp_path / "out", "--held-out", "0.3", rows=300)
     sides = []
     for prefix in ("", "held_out_"):
-        examples = [read_corpus(tmp_path / "out" / f"{prefix}{task}.txt").examples for task in Task]
+        examples = [
+            read_corpus(tmp_path / "out" / f"{prefix}{task}.txt").examples for task in ("policy", "environment")
+        ]
         sides.append({example_key(example) for rows in examples for example in rows})
         assert len(
             [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / f"{prefix}move_evals.tsv")]

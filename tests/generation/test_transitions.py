@@ -8,7 +8,7 @@ import chess
 from rookworld_rlvr.board.moves import is_legal_uci
 from rookworld_rlvr.generation.transitions import illegal_move, rows_from_positions, transition_game
 from rookworld_rlvr.tasks.corpus import split_line
-from rookworld_rlvr.tasks.environment import environment_truth, parse_environment, parse_environment_prompt
+from rookworld_rlvr.tasks.environment.text import environment_truth, parse_environment, parse_environment_prompt
 from rookworld_rlvr.tasks.move_classes import IllegalKind, illegal_kind
 from rookworld_rlvr.tasks.types import Example
 

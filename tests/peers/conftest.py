@@ -22,7 +22,7 @@ from rookworld_rlvr.objective import KLConfig, LossSizes, ObjectiveConfig
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loss import TokenTotals, grpo_loss
 from rookworld_rlvr.training.step import loss_plan
@@ -133,7 +133,7 @@ class Ours:
             for tokens, logprobs in zip(rollouts.completions, rollouts.sampler_logprobs, strict=True)
         ]
         groups = [
-            Group(Example(Task.policy, "", None), tuple(prompt), tuple(samples[i * GROUP : (i + 1) * GROUP]))
+            Group(Example("policy", "", None), tuple(prompt), tuple(samples[i * GROUP : (i + 1) * GROUP]))
             for i, prompt in enumerate(rollouts.prompts)
         ]
         batch = make_batch(groups, pad_id=self.context.policy.pad_id, device=torch.device("cpu"))

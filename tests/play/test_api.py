@@ -5,11 +5,12 @@ from typing import Any
 import chess
 import pytest
 
-from rookworld_rlvr.evaluation.players import DecodingConfig, best_move_text
+from rookworld_rlvr.evaluation.players import DecodingConfig
 from rookworld_rlvr.play import api as api_module
 from rookworld_rlvr.play.api import BadRequestError, BusyError, PlayApi
 from rookworld_rlvr.play.choice import MoveChooser
-from rookworld_rlvr.tasks.environment import render_environment_prompt
+from rookworld_rlvr.tasks import task_named
+from rookworld_rlvr.tasks.environment.text import render_environment_prompt
 
 BLACK_BEGINS = "4k3/8/8/8/8/8/8/R3K3 b Q - 0 7"
 
@@ -39,7 +40,10 @@ def test_king_in_check_is_named_on_every_square(api: PlayApi) -> None:
 def test_answer_at_temperature_0_is_the_model_best_move(api: PlayApi, tiny: MoveChooser) -> None:
     choice = tiny.choose(chess.Board(), DecodingConfig(), attempts=3)
     response = api.answer({})
-    assert response["move"] == choice.move == best_move_text(response["text"]) and response["illegal"] == []
+    assert (
+        response["move"] == choice.move == task_named("policy").move(response["text"], None)
+        and response["illegal"] == []
+    )
     assert [one["move"] for one in response["candidates"]] == list(choice.candidates)
     assert response["san"] == chess.Board().san(chess.Move.from_uci(choice.move))
     assert (response["number"], response["side"]) == (1, "White")

@@ -9,7 +9,7 @@ import pytest
 from rookworld_rlvr import load
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.rewards import score
-from rookworld_rlvr.tasks.policy import policy_fields
+from rookworld_rlvr.tasks.policy.text import policy_fields
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
 

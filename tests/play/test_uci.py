@@ -16,9 +16,10 @@ import pytest
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.play import load_chooser
 from rookworld_rlvr.board.openings import drawn_opening
-from rookworld_rlvr.evaluation.players import DecodingConfig, best_move_text
+from rookworld_rlvr.evaluation.players import DecodingConfig
 from rookworld_rlvr.play.choice import Choice, MoveChooser
 from rookworld_rlvr.play.uci import UciSession
+from rookworld_rlvr.tasks import task_named
 
 MATE = "7k/5ppp/8/8/8/8/8/R6K b - - 0 1"
 
@@ -65,7 +66,7 @@ def test_uci_move_at_temperature_0_is_the_model_best_move(
         assert last.startswith("bestmove ") and chess.Move.from_uci(move) in board.legal_moves
         illegal = [line for line in said if line.startswith("info string illegal")]
         own += not illegal
-        assert illegal or move == best_move_text(text)
+        assert illegal or move == task_named("policy").move(text, None)
     assert own >= 0.8 * positions
 
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from rookworld_rlvr.board.evals import win_probability
+from rookworld_rlvr.stockfish.move_evals import MoveEvals
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.environment import (
+from rookworld_rlvr.tasks.environment.text import (
     environment_truth,
     parse_environment_prompt,
     render_environment,
     render_environment_prompt,
 )
 from rookworld_rlvr.tasks.move_classes import TransitionClass
-from rookworld_rlvr.tasks.move_evals import MoveEvals
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 from tiny_model.batches import collate_boards
 from tiny_model.data import mirrored
 from tiny_model.encoder import Encoder
@@ -46,14 +46,14 @@ EVALS = MoveEvals(FEN, "test", MOVES)
 
 def environment_row(fen: str, uci: str) -> Example:
     prompt = render_environment_prompt(fen, uci, [uci])
-    return Example(Task.environment, prompt, render_environment(environment_truth(parse_environment_prompt(prompt))))
+    return Example("environment", prompt, render_environment(environment_truth(parse_environment_prompt(prompt))))
 
 
 @pytest.fixture(scope="module")
 def transitions(make_lines: Callable[[int, int], list[str]], tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
     file = tmp_path_factory.mktemp("transitions") / "rows.txt"
     file.write_text("".join(f"{line}\n" for line in make_lines(5, 20)))
-    return [row for row in read_corpus(file).examples if row.task is Task.environment]
+    return [row for row in read_corpus(file).examples if row.task == "environment"]
 
 
 def test_move_targets_follow_evals_and_omit_earlier_candidates() -> None:

@@ -24,9 +24,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny_model.__main__ as recipe
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.stockfish.move_evals import MoveEvals, render_move_evals
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.move_evals import MoveEvals, render_move_evals
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
 from tiny_model import training as training_module
 from tiny_model.data import Positions, load_data
@@ -68,7 +68,7 @@ def positions(count: int) -> Positions:
 def transitions(make_lines: Callable[[int, int], list[str]], tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
     file = tmp_path_factory.mktemp("transitions") / "rows.txt"
     file.write_text("".join(f"{line}\n" for line in make_lines(5, 20)))
-    return [row for row in read_corpus(file).examples if row.task is Task.environment]
+    return [row for row in read_corpus(file).examples if row.task == "environment"]
 
 
 def learn(folder: Path, rows: list[Example], config: TrainingConfig = SMALL) -> tuple[Training, list[dict[str, float]]]:
@@ -260,7 +260,7 @@ def test_exported_recipe_model_loads_with_auto_classes(transitions: list[Example
 
 
 def test_held_out_and_excluded_positions_are_not_trained_on(transitions: list[Example], tmp_path: Path) -> None:
-    held_out = next(row for row in read_corpus(default_file("held_out.jsonl")).examples if row.task is Task.policy)
+    held_out = next(row for row in read_corpus(default_file("held_out.jsonl")).examples if row.task == "policy")
     fens = [held_out.prompt.removeprefix("P: "), FEN, *(evals.fen for evals in positions(2))]
     fens[2:2] = [chess.Board(fen).mirror().fen() for fen in fens[:2]]
     lines = [f"{render_move_evals(MoveEvals(fen, 'test', {'a1a8': 0.0}))}\n" for fen in fens]

@@ -11,7 +11,6 @@ import pytest
 
 from rookworld_rlvr.report.run_record import RunRecord
 from rookworld_rlvr.report.transcripts import Transcript
-from rookworld_rlvr.tasks.types import Task
 
 POLICY = "P: r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR w KQkq - 4 4"
 MATE = "M: f3f7 c4f7 f3f7 e1e3 b1c3 E: 9.9 1.0 0.5 0.4 -0.1 B: f3f7"
@@ -20,7 +19,7 @@ BELIEVED = "rnbqkbnr/pppppppp/8/8/3P4/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1+0.001+0+0
 
 
 def said(step: int, prompt: str, completion: str, reward: float, failure: str | None = None) -> Transcript:
-    task = Task.policy if prompt.startswith("P:") else Task.environment
+    task = "policy" if prompt.startswith("P:") else "environment"
     return Transcript(task, prompt, completion, None, failure, step, reward, {"structure/markers": 1.0})
 
 

@@ -12,12 +12,13 @@ import chess
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.report.boards import Arrow, Board, Kind, draw
+from rookworld_rlvr.board.drawing import Arrow, Board, Kind
 from rookworld_rlvr.report.curves import POINTS, chart_data, marks, thinned
 from rookworld_rlvr.report.page import TRANSCRIPTS, render, runs_table, shown_transcripts
 from rookworld_rlvr.report.run_record import RunRecord, read_run
 from rookworld_rlvr.report.summary import summarise_run
 from rookworld_rlvr.report.svg import board_svg, shared_shapes
+from rookworld_rlvr.report.transcripts import draw
 
 from .conftest import BELIEVED, ENVIRONMENT, MATE, POLICY, said, write_run
 

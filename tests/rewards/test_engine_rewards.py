@@ -9,14 +9,14 @@ import pytest
 
 from rookworld_rlvr.errors import ScorerError
 from rookworld_rlvr.rewards import Rubric, RubricConfig, Score
-from rookworld_rlvr.rewards.move_values import move_values
-from rookworld_rlvr.rewards.policy_rewards import PolicyRewardConfig, eval_agreement
 from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rewards.score import ScoreRequest
 from rookworld_rlvr.rewards.scorer import make_scorer
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.engine import EngineConfig
+from rookworld_rlvr.stockfish.move_values import move_values
 from rookworld_rlvr.stockfish.pool import EnginePool
+from rookworld_rlvr.tasks.policy.reward import PolicyRewardConfig, eval_agreement
 from rookworld_rlvr.tasks.types import PromptError
 
 # Scores by labels and rules, without move evaluations.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.environment import (
+from rookworld_rlvr.tasks.environment.text import (
     environment_truth,
     parse_environment,
     parse_environment_prompt,

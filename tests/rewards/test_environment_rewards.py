@@ -3,7 +3,7 @@
 import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig
-from rookworld_rlvr.rewards.environment_rewards import well_formed_share
+from rookworld_rlvr.tasks.environment.reward import well_formed_share
 from rookworld_rlvr.tasks.types import FailureReason, LabelError, PromptError
 
 # Scores by labels and rules, without move evaluations.

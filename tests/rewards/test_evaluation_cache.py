@@ -15,11 +15,10 @@ from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
 from rookworld_rlvr.rewards.scorer import RubricScorer, make_scorer
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.engine import EngineConfig, EngineUnusableError
+from rookworld_rlvr.stockfish.move_evals import MoveEvals, move_evals_lines, parse_move_evals, render_move_evals
 from rookworld_rlvr.stockfish.pool import EnginePool
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.move_evals import MoveEvals, move_evals_lines, parse_move_evals, render_move_evals
-from rookworld_rlvr.tasks.policy import parse_policy_prompt
-from rookworld_rlvr.tasks.types import Task
+from rookworld_rlvr.tasks.policy.text import parse_policy_prompt
 from rookworld_rlvr.training.data import default_file
 
 # White has king and rook against a king. The moves of EVALS are good, and all others are worth 1 pawn.
@@ -161,7 +160,7 @@ def test_missing_or_damaged_evaluation_file_is_refused(tmp_path: Path) -> None:
 def test_shipped_cache_covers_all_legal_moves_of_every_policy_row() -> None:
     book = load_cache("default")
     rows = [row for name in ("train.txt", "held_out.jsonl") for row in read_corpus(default_file(name)).examples]
-    fens = [parse_policy_prompt(row.prompt).fen for row in rows if row.task is Task.policy]
+    fens = [parse_policy_prompt(row.prompt).fen for row in rows if row.task == "policy"]
     for fen in fens:
         moves = {move.uci() for move in chess.Board(fen).legal_moves}
         entry = book.get(fen)

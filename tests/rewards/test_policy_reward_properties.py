@@ -12,7 +12,8 @@ from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.policy import parse_number, parse_policy
+from rookworld_rlvr.tasks.numbers import parse_number
+from rookworld_rlvr.tasks.policy.text import parse_policy
 from rookworld_rlvr.tasks.types import ParseFailure
 from rookworld_rlvr.training.data import default_file
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig
-from rookworld_rlvr.rewards.policy_rewards import eval_agreement
+from rookworld_rlvr.tasks.policy.reward import eval_agreement
 from rookworld_rlvr.tasks.types import FailureReason, LabelError, PromptError
 
 # Scores by labels and rules, without move evaluations.

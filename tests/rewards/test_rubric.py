@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.rewards import Rubric, RubricConfig, environment_rewards, policy_rewards
-from rookworld_rlvr.rewards.move_values import MATE_IN_ONE
+from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.rubric import BOUNDS, MAX_WEIGHT, SHARE, MoveSource
 from rookworld_rlvr.stockfish.analysis import Analysis
+from rookworld_rlvr.stockfish.move_values import MATE_IN_ONE
+from rookworld_rlvr.tasks.environment import reward as environment_reward
+from rookworld_rlvr.tasks.policy import reward as policy_reward
 
 # Scores by labels and rules, without move evaluations.
 score = Rubric(RubricConfig()).score
@@ -128,7 +130,7 @@ def test_every_option_changes_some_total(path: str) -> None:
 
 
 @pytest.mark.parametrize("source", [MoveSource.labels, MoveSource.engine])
-@pytest.mark.parametrize("task", [policy_rewards, environment_rewards])
+@pytest.mark.parametrize("task", [policy_reward, environment_reward])
 def test_every_component_changes_some_total(
     task: ModuleType, source: MoveSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

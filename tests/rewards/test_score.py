@@ -10,11 +10,11 @@ from rookworld_rlvr.app.config import RunConfig
 from rookworld_rlvr.rewards import Rubric, RubricConfig, score
 from rookworld_rlvr.rewards.score import ScoreRequest
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.types import Example, PromptError, Task
+from rookworld_rlvr.tasks.types import Example, PromptError
 from rookworld_rlvr.training.data import default_file
 
 ROWS = read_corpus(default_file("train.txt")).examples
-POLICY = [row for row in ROWS if row.task is Task.policy][:40]
+POLICY = [row for row in ROWS if row.task == "policy"][:40]
 
 
 def completions(row: Example) -> list[str]:
@@ -25,7 +25,7 @@ def completions(row: Example) -> list[str]:
 
 
 def test_score_equals_training_reward_on_shipped_rows() -> None:
-    rows = [*POLICY, *(row for row in ROWS[:80] if row.task is Task.environment)]
+    rows = [*POLICY, *(row for row in ROWS[:80] if row.task == "environment")]
     requests = [ScoreRequest(row.prompt, text, row.completion) for row in rows for text in completions(row)]
     scorer, measure = make_scorers(RunConfig())
     trained = scorer.score_all(requests)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rookworld_rlvr.rewards.environment_rewards import changed_similarity, expand_placement
+from rookworld_rlvr.tasks.environment.reward import changed_similarity, expand_placement
 
 BEFORE = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 # After 1. e4: two squares change (e2, e4) and one field (turn): clock, number, castling stay.

@@ -9,7 +9,7 @@ from rookworld_rlvr.model.batch import Batch, micro_batches, padded, position_id
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 
 CPU = torch.device("cpu")
 PAD, EOS = 99, 0
@@ -24,7 +24,7 @@ def group(prompt: tuple[int, ...], *completions: tuple[int, ...]) -> Group:
         )
         for tokens in completions
     ]
-    return Group(Example(Task.policy, "", None), prompt, tuple(samples))
+    return Group(Example("policy", "", None), prompt, tuple(samples))
 
 
 @pytest.fixture

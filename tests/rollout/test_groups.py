@@ -15,12 +15,12 @@ from rookworld_rlvr.rewards.scorer import RubricScorer
 from rookworld_rlvr.rollout.generator import GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import prompt_tokens, sample_groups, score_groups
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 EXAMPLES = [
-    Example(Task.environment, f"A: {START}+e2e4+e2e4+", None),
-    Example(Task.policy, f"P: {START}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4"),
+    Example("environment", f"A: {START}+e2e4+e2e4+", None),
+    Example("policy", f"P: {START}", "M: e2e4 d2d4 E: 0.3 0.2 B: e2e4"),
 ]
 Groups = list[list[SampledCompletion]]
 

@@ -14,7 +14,7 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Score
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 
 CPU = torch.device("cpu")
 PAD = 1
@@ -34,7 +34,7 @@ def group(prompt: tuple[int, ...], lengths: tuple[int, ...]) -> Group:
     for length in lengths:
         tokens = tuple(torch.randint(2, 40, (length,), generator=generator).tolist())
         samples.append(Sample(SampledCompletion(tokens, (-1.0,) * length, finished=False), "", Score(0.0, {}, None)))
-    return Group(Example(Task.policy, "", None), prompt, tuple(samples))
+    return Group(Example("policy", "", None), prompt, tuple(samples))
 
 
 @pytest.fixture(scope="module")

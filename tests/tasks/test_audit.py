@@ -7,10 +7,12 @@ import chess
 import pytest
 
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.tasks.audit import audit, corrected_lines
+from rookworld_rlvr.tasks.audit import AuditReport, audit, corrected_lines
 from rookworld_rlvr.tasks.corpus import split_line
-from rookworld_rlvr.tasks.policy import parse_policy
-from rookworld_rlvr.tasks.types import ParseFailure, PolicyCompletion, Task
+from rookworld_rlvr.tasks.environment.audit import EnvironmentAudit
+from rookworld_rlvr.tasks.policy.audit import PolicyAudit, is_inverted
+from rookworld_rlvr.tasks.policy.text import parse_policy
+from rookworld_rlvr.tasks.types import ParseFailure, PolicyCompletion
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no published data in {SHARED_DATA}")
@@ -19,6 +21,13 @@ WHITE = "8/8/8/4k3/8/8/4P3/4K3 w - - 3 60"
 BLACK = "8/8/8/4k3/8/4P3/8/4K3 b - - 0 60"
 MATE_NEXT = "7k/8/5KQ1/8/8/8/8/8 w - - 0 1"
 Writer = Callable[..., Path]
+
+
+def found(report: AuditReport) -> PolicyAudit:
+    """Return the findings in the rows of the policy task."""
+    findings = report.tasks["policy"]
+    assert isinstance(findings, PolicyAudit)
+    return findings
 
 
 @pytest.fixture
@@ -57,7 +66,7 @@ def test_rows_malformations_and_duplicates_are_counted(write: Writer) -> None:
     report = audit(write(good, "", again, environment_row, "hello", white("0.5", "e2e3"), "P: "))
     assert (report.rows, report.valid, report.unlabelled) == (6, 3, 0)
     assert report.malformed == {"bad_prompt": 2, "unaligned_evals": 1}
-    assert report.duplicate_positions == {Task.policy: 1, Task.environment: 0}
+    assert report.duplicate_positions == {"policy": 1, "environment": 0}
     assert not report.is_clean
     assert [line.split(": ")[:2] for line in report.malformed_rows] == [
         ["  row 4", "bad_prompt"], ["  row 5", "unaligned_evals"], ["  row 6", "bad_prompt"]
@@ -83,27 +92,37 @@ def test_a_best_move_below_the_best_eval_is_counted_by_colour(write: Writer) -> 
             black("-1.0 -1.0 -3.0", "e5e4"),
         )
     )
-    assert (report.white.rows, report.white.below_best, report.white.lowest, report.white.decided) == (
+    assert (
+        found(report).white["rows"],
+        found(report).white["below_best"],
+        found(report).white["lowest"],
+        found(report).white["decided"],
+    ) == (
         2,
         1,
         1,
         2,
     )
-    assert (report.black.rows, report.black.below_best, report.black.lowest, report.black.decided) == (
+    assert (
+        found(report).black["rows"],
+        found(report).black["below_best"],
+        found(report).black["lowest"],
+        found(report).black["decided"],
+    ) == (
         5,
         2,
         1,
         4,
     )
-    assert not report.white.inverted
-    assert not report.black.inverted
+    assert not is_inverted(found(report).white)
+    assert not is_inverted(found(report).black)
 
 
 def test_inverted_labels_are_reported_by_colour(write: Writer) -> None:
     wrong = [black("-1.0 -2.0 -3.0", "e5f5").replace("0 60", f"0 {n}") for n in range(1, 5)]
     report = audit(write(*wrong, black("0.0 0.0 0.0", "e5f5"), white("0.5 -0.1", "e2e3")))
-    assert report.black.inverted
-    assert not report.white.inverted
+    assert is_inverted(found(report).black)
+    assert not is_inverted(found(report).white)
     text = "\n".join(report.lines())
     assert "Black's B: is inverted: 4 of 5 Black rows have a B: below their best eval" in text
     assert "White's B: is inverted" not in text
@@ -122,14 +141,18 @@ def test_inverted_labels_are_reported_by_colour(write: Writer) -> None:
 def test_each_wrong_label_is_one_finding_and_is_fixed(write: Writer, row: str, finding: str) -> None:
     path = write(row)
     report = audit(path)
-    assert getattr(report.white, finding) == report.white.defects == 1
+    assert found(report).white[finding] == found(report).defects == 1
     assert_fixed_copy_is_clean(path)
 
 
 def test_illegal_best_move_also_counts_as_best_not_candidate(write: Writer) -> None:
     path = write(white("0.5 -0.1", "e2e5"))
     report = audit(path)
-    assert (report.white.illegal_best, report.white.best_not_candidate, report.white.below_best) == (1, 1, 0)
+    assert (
+        found(report).white["illegal_best"],
+        found(report).white["best_not_candidate"],
+        found(report).white["below_best"],
+    ) == (1, 1, 0)
     assert_fixed_copy_is_clean(path)
 
 
@@ -186,11 +209,13 @@ def test_environment_row_is_compared_with_python_chess_by_field(
     write: Writer, row: str, findings: list[str], right: str
 ) -> None:
     path = write(row)
-    counts = audit(path).environment
+    findings_of = audit(path).tasks["environment"]
+    assert isinstance(findings_of, EnvironmentAudit)
+    counts = findings_of.found
     names = ("next_fen", "reward", "terminated", "truncated", "illegal_as_legal")
-    assert [name for name in names if getattr(counts, name)] == findings
-    assert counts.differing == bool(findings)
-    assert counts.rows == 1
+    assert [name for name in names if counts[name]] == findings
+    assert counts["differing"] == bool(findings)
+    assert counts["rows"] == 1
     assert fixed(path) == [row[: row.index("+", row.index("+", row.index("+") + 1) + 1) + 1] + right]
     assert_fixed_copy_is_clean(path)
 
@@ -281,8 +306,8 @@ def test_audit_finds_published_validation_labels_inverted_for_black(tmp_path: Pa
     path = SHARED_DATA / "rook_val_250.txt"
     report = audit(path)
     assert (report.rows, report.valid, report.malformed) == (241, 241, {})
-    assert (report.black.rows, report.black.below_best) == (107, 96)
-    assert (report.white.rows, report.white.below_best) == (134, 1)
+    assert (found(report).black["rows"], found(report).black["below_best"]) == (107, 96)
+    assert (found(report).white["rows"], found(report).white["below_best"]) == (134, 1)
     wanted = "Black's B: is inverted: 96 of 107 Black rows have a B: below their best eval"
     assert any(line.startswith(wanted) for line in report.lines())
 
@@ -299,8 +324,8 @@ def test_audit_finds_published_validation_labels_inverted_for_black(tmp_path: Pa
 def test_audit_of_published_outputs_finds_known_counts() -> None:
     report = audit(SHARED_DATA / "published_model_outputs.jsonl")
     assert (report.rows, report.malformed) == (24, {"bad_fen": 7})
-    assert (report.environment.rows, report.environment.differing) == (14, 0)
-    assert report.white.rows + report.black.rows == 3
+    assert (report.tasks["environment"].found["rows"], report.tasks["environment"].found["differing"]) == (14, 0)
+    assert found(report).white["rows"] + found(report).black["rows"] == 3
 
 
 def test_row_that_misjudges_mate_in_one_is_reported_and_dropped(write: Writer) -> None:
@@ -310,7 +335,11 @@ def test_row_that_misjudges_mate_in_one_is_reported_and_dropped(write: Writer) -
     # The mate's eval from White's view, from Black's view, and equal to that of another move.
     path = write(row("999.99 9.0", "g6g7"), row("-999.99 -9.0", "g6f7"), row("9.0 9.0", "g6g7"))
     report = audit(path)
-    assert (report.white.mates, report.white.mate_misjudged, report.white.below_best) == (3, 2, 0)
+    assert (
+        found(report).white["mates"],
+        found(report).white["mate_misjudged"],
+        found(report).white["below_best"],
+    ) == (3, 2, 0)
     assert not report.is_clean
     assert "2 of 3 White rows with a mate in one hold another candidate as good" in list(report.lines())
     dropped: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks.corpus import parse_row, read_corpus, split_line
-from rookworld_rlvr.tasks.types import Example, FailureReason, ParseFailure, Task
+from rookworld_rlvr.tasks.types import Example, FailureReason, ParseFailure
 
 SHARED_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"no published data in {SHARED_DATA}")
@@ -19,8 +19,8 @@ FEN = "8/8/8/4k3/8/8/4P3/4K3 w - - 3 60"
 NEXT_FEN = "8/8/8/4k3/8/4P3/8/4K3 b - - 0 60"
 P_PROMPT, P_COMPLETION = f"P: {FEN}", "      M: e2e3 e2e4      E: 0.5 -0.1     B: e2e3"
 A_PROMPT, A_COMPLETION = f"A: {FEN}+e2e3+e5e6 e2e3+", f"{NEXT_FEN}+0.001+0+0"
-P_EXAMPLE = Example(Task.policy, P_PROMPT, P_COMPLETION)
-A_EXAMPLE = Example(Task.environment, A_PROMPT, A_COMPLETION)
+P_EXAMPLE = Example("policy", P_PROMPT, P_COMPLETION)
+A_EXAMPLE = Example("environment", A_PROMPT, A_COMPLETION)
 P_LINE, A_LINE = P_PROMPT + P_COMPLETION, A_PROMPT + A_COMPLETION
 Writer = Callable[..., Path]
 
@@ -38,7 +38,7 @@ def test_blanks_and_end_of_text_around_a_line_are_tolerated(around: str) -> None
 
 def test_line_without_padding_after_fen_is_split_at_marker() -> None:
     row = split_line(f"{P_PROMPT}M: e2e3 E: 0.5 B: e2e3")
-    assert row == Example(Task.policy, P_PROMPT, "M: e2e3 E: 0.5 B: e2e3")
+    assert row == Example("policy", P_PROMPT, "M: e2e3 E: 0.5 B: e2e3")
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_malformed_line_returns_failure_with_its_reason(line: str, reason: Failu
         ({"prompt": A_PROMPT, "completion": A_COMPLETION}, A_EXAMPLE),
         ({"text": P_LINE}, P_EXAMPLE),
         ({"text": A_LINE, "meta": 1}, A_EXAMPLE),
-        ({"prompt": A_PROMPT, "next_fen": NEXT_FEN}, Example(Task.environment, A_PROMPT, None)),
-        ({"prompt": P_PROMPT, "completion": None}, Example(Task.policy, P_PROMPT, None)),
-        ({"fen": FEN, "best": "e2e3"}, Example(Task.policy, P_PROMPT, None)),
-        ({"fen": FEN, "source": "engine"}, Example(Task.policy, P_PROMPT, None, "engine")),
-        ({"fen": FEN, "source": "no/name"}, Example(Task.policy, P_PROMPT, None)),
+        ({"prompt": A_PROMPT, "next_fen": NEXT_FEN}, Example("environment", A_PROMPT, None)),
+        ({"prompt": P_PROMPT, "completion": None}, Example("policy", P_PROMPT, None)),
+        ({"fen": FEN, "best": "e2e3"}, Example("policy", P_PROMPT, None)),
+        ({"fen": FEN, "source": "engine"}, Example("policy", P_PROMPT, None, "engine")),
+        ({"fen": FEN, "source": "no/name"}, Example("policy", P_PROMPT, None)),
     ],
 )
 def test_objects_with_known_columns_are_parsed_to_examples(row: dict[str, object], expected: Example) -> None:
@@ -131,7 +131,7 @@ def test_a_json_lines_file_is_read_row_by_row_and_its_rejects_are_counted(write:
         '"text"',
     ]
     corpus = read_corpus(write("a.jsonl", *rows))
-    assert corpus.examples == (A_EXAMPLE, Example(Task.policy, P_PROMPT, None))
+    assert corpus.examples == (A_EXAMPLE, Example("policy", P_PROMPT, None))
     assert corpus.rejects == {"bad_row": 4}
 
 

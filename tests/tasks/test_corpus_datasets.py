@@ -6,7 +6,7 @@ import pytest
 
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.tasks.corpus import read_corpus, split_line
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 
 Writer = Callable[..., Path]
 Rows = tuple[Example, ...]
@@ -28,7 +28,7 @@ def in_two_columns(row: Example) -> dict[str, str | None]:
 def examples(make_lines: Callable[[int, int], list[str]]) -> Rows:
     """Return one row of each task, as read from a text file."""
     rows = tuple(map(split_line, make_lines(0, 1)))
-    assert [row.task for row in rows] == [Task.policy, Task.environment]
+    assert [row.task for row in rows] == ["policy", "environment"]
     return rows
 
 
@@ -45,7 +45,7 @@ def test_a_folder_of_data_files_is_read_as_a_hugging_face_dataset(
 ) -> None:
     policy, environment = examples
     (tmp_path / "set").mkdir()
-    rows = [spelled(row) for row in (policy, Example(Task.policy, "hel", "lo"), environment)]
+    rows = [spelled(row) for row in (policy, Example("policy", "hel", "lo"), environment)]
     write("set/train.jsonl", *map(json.dumps, rows))
     write("set/test.jsonl", json.dumps(rows[0]))
     corpus = read_corpus(tmp_path / "set")

@@ -1,16 +1,16 @@
 import chess
 
 from rookworld_rlvr.tasks.corpus import example_key, exclude_positions, split_by_position
-from rookworld_rlvr.tasks.environment import render_environment_prompt
-from rookworld_rlvr.tasks.policy import render_policy_prompt
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.environment.text import render_environment_prompt
+from rookworld_rlvr.tasks.policy.text import render_policy_prompt
+from rookworld_rlvr.tasks.types import Example
 
 FEN = "8/8/8/4k3/8/8/4P3/4K3 w - - 3 60"
 NEXT_FEN = "8/8/8/4k3/8/4P3/8/4K3 b - - 0 60"
 P_PROMPT, P_COMPLETION = f"P: {FEN}", "      M: e2e3 e2e4      E: 0.5 -0.1     B: e2e3"
 A_PROMPT, A_COMPLETION = f"A: {FEN}+e2e3+e5e6 e2e3+", f"{NEXT_FEN}+0.001+0+0"
-P_EXAMPLE = Example(Task.policy, P_PROMPT, P_COMPLETION)
-A_EXAMPLE = Example(Task.environment, A_PROMPT, A_COMPLETION)
+P_EXAMPLE = Example("policy", P_PROMPT, P_COMPLETION)
+A_EXAMPLE = Example("environment", A_PROMPT, A_COMPLETION)
 # The first sixteen bits of `printf "0:$key" | sha256sum` for the start position's key, as a fraction.
 START_UNIFORM = 0xA76A / 0x10000
 
@@ -20,8 +20,8 @@ def playout_examples(plies: int) -> list[Example]:
     board, rows = chess.Board(), []
     for ply in range(plies):
         uci = sorted(move.uci() for move in board.legal_moves)[ply * 7 % board.legal_moves.count()]
-        rows.append(Example(Task.policy, render_policy_prompt(board.fen()), None))
-        rows.append(Example(Task.environment, render_environment_prompt(board.fen(), uci, [uci]), None))
+        rows.append(Example("policy", render_policy_prompt(board.fen()), None))
+        rows.append(Example("environment", render_environment_prompt(board.fen(), uci, [uci]), None))
         board.push_uci(uci)
     return rows
 
@@ -48,7 +48,7 @@ def test_split_depends_only_on_position_and_seed() -> None:
 
 
 def test_split_follows_the_sha256_of_the_position_key() -> None:
-    start = Example(Task.policy, render_policy_prompt(chess.STARTING_FEN), None)
+    start = Example("policy", render_policy_prompt(chess.STARTING_FEN), None)
     assert split_by_position([start], START_UNIFORM - 1e-4, seed=0) == ((start,), ())
     assert split_by_position([start], START_UNIFORM + 1e-4, seed=0) == ((), (start,))
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookworld_rlvr.board.transition import Transition, step
-from rookworld_rlvr.tasks import parse_environment_prompt, parse_prompt
-from rookworld_rlvr.tasks.environment import (
+from rookworld_rlvr.tasks import parse_prompt
+from rookworld_rlvr.tasks.environment.text import (
     environment_truth,
     parse_environment,
+    parse_environment_prompt,
     render_environment,
     render_environment_prompt,
 )

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.tasks import parse_policy_prompt, parse_prompt
-from rookworld_rlvr.tasks.policy import (
-    parse_number,
+from rookworld_rlvr.tasks import parse_prompt
+from rookworld_rlvr.tasks.numbers import parse_number
+from rookworld_rlvr.tasks.policy.text import (
     parse_policy,
+    parse_policy_prompt,
     policy_fields,
     render_policy,
     render_policy_prompt,

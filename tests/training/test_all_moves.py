@@ -20,13 +20,12 @@ from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, prompt_tokens
 from rookworld_rlvr.tasks import parse_prompt
 from rookworld_rlvr.tasks.corpus import read_corpus
-from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.all_moves import expected_value, move_batch, move_tokens
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
 
 # The shipped evaluations contain the positions of the shipped training rows.
-DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.policy_share=1")
+DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.tasks=[policy,environment:0]")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def policy() -> Policy:
 def groups(policy: Policy) -> list[Group]:
     """Groups of three positions with the values of their moves, each with the incomplete completion `M: a1a1`."""
     cache, rubric = load_cache("default"), Rubric(RubricConfig())
-    rows = [row for row in read_corpus(default_file("train.txt")).examples if row.task is Task.policy][:3]
+    rows = [row for row in read_corpus(default_file("train.txt")).examples if row.task == "policy"][:3]
     begun = tuple(policy.tokenizer("M: a1a1", add_special_tokens=False).input_ids)
     score = rubric.score(rows[0].prompt, "M: a1a1")
     sample = Sample(SampledCompletion(begun, (0.0,) * len(begun), True), "M: a1a1", score)
@@ -150,6 +149,6 @@ def rows(folder: Path) -> list[dict[str, float]]:
 def test_environment_prompts_and_label_source_have_no_move_values(make_run: Callable[..., Run]) -> None:
     for source, with_values in (("cached", 1), ("labels", 0)):
         run = make_run(f"rubric.source={source}", "data.train=default", "data.held_out=default")
-        prompts = [next(row.prompt for row in run.data.train if row.task is task) for task in Task]
+        prompts = [next(row.prompt for row in run.data.train if row.task == task) for task in ("policy", "environment")]
         scores = run.context.sampler.scorer.score_all([ScoreRequest(prompt, "", None) for prompt in prompts])
         assert [score.analysis is not None for score in scores] == [bool(with_values), False]

@@ -15,6 +15,8 @@ from rookworld_rlvr.training.data import DataConfig, default_file, held_out_posi
 
 OPENING_FENS = [opening_board(opening).fen() for opening in OPENINGS]
 
+POLICY = ["policy", "environment:0"]
+
 
 def keys(examples: Iterable[Example]) -> set[str]:
     return {example_key(example) for example in examples}
@@ -39,7 +41,7 @@ def test_shipped_held_out_positions_are_never_trained_on(
     assert len(shipped_openings) == 2
     train = write_fens(tmp_path / "train.fen", OPENING_FENS)
     own = write_fens(tmp_path / "own.fen", OPENING_FENS[:1])
-    config = DataConfig(train=train, held_out=held_out and own, policy_share=1.0)
+    config = DataConfig(train=train, held_out=held_out and own, tasks=POLICY)
     data = load_data(config, seed=0)
     barred = {position_key(parse_fen(fen)) for fen in shipped_openings}
     assert not keys(data.train) & (barred | keys(data.held_out))
@@ -52,16 +54,14 @@ def test_shipped_held_out_positions_are_never_trained_on(
 def test_held_out_positions_are_excluded_regardless_of_row_limit(tmp_path: Path) -> None:
     train = write_fens(tmp_path / "train.fen", OPENING_FENS[:40])
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[10:20])
-    data = load_data(DataConfig(train=train, held_out=held_out, limit=15, policy_share=1.0), seed=0)
+    data = load_data(DataConfig(train=train, held_out=held_out, limit=15, tasks=POLICY), seed=0)
     assert len(data.held_out) == 10 and len(data.train) <= 10
-    data = load_data(DataConfig(train=train, held_out=held_out, limit=1, policy_share=1.0), seed=0)
+    data = load_data(DataConfig(train=train, held_out=held_out, limit=1, tasks=POLICY), seed=0)
     assert len(data.held_out) == 1
     barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[10:20]}
     assert data.excluded == held_out_positions() | barred
     # If a fraction is held out, its positions are the same whether all rows are read or only some.
-    shares = [
-        load_data(DataConfig(train=train, held_out="", limit=limit, policy_share=1.0), seed=0) for limit in (None, 9)
-    ]
+    shares = [load_data(DataConfig(train=train, held_out="", limit=limit, tasks=POLICY), seed=0) for limit in (None, 9)]
     assert len(shares[1].held_out) < len(shares[0].held_out) and shares[0].excluded == shares[1].excluded
 
 
@@ -82,7 +82,7 @@ def test_excluded_sources_are_neither_trained_on_nor_evaluated(tmp_path: Path) -
     held_out = write_fens(tmp_path / "held_out.fen", OPENING_FENS[30:40])
     played = tmp_path / "self_play_positions.jsonl"
     played.write_text("".join(f'{{"fen": "{fen}", "game": 0, "ply": 3}}\n' for fen in OPENING_FENS[15:35]))
-    config = DataConfig(train=train, held_out=held_out, exclude=[str(played)], policy_share=1.0, limit=18)
+    config = DataConfig(train=train, held_out=held_out, exclude=[str(played)], tasks=POLICY, limit=18)
     barred = {position_key(parse_fen(fen)) for fen in OPENING_FENS[15:35]}
     data = load_data(config, seed=0)
     assert barred <= data.excluded and not keys(data.train) & barred and len(data.train) >= 12
@@ -103,7 +103,7 @@ def test_rows_left_out_of_a_source_are_counted_by_reason(tmp_path: Path) -> None
     good = [json.dumps({"fen": fen}) for fen in [*OPENING_FENS[5:15], OPENING_FENS[0]]]
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join([*good, '{"fen": "nonsense"}', '{"fen": "8/8"}', "chess"]) + "\n")
-    config = DataConfig(train=str(rows), held_out=held_out, policy_share=1.0)
+    config = DataConfig(train=str(rows), held_out=held_out, tasks=POLICY)
     rows_line, bad, barred = load_data(config, seed=0).notes
     assert rows_line == f"data: 10 of policy, 0 of environment from {rows}; 1 held-out rows from {held_out}"
     assert bad.startswith(f"{rows}: 3 of 14 rows are malformed and were left out (bad_")
@@ -115,7 +115,7 @@ def test_rows_left_out_of_a_source_are_counted_by_reason(tmp_path: Path) -> None
 def test_pgn_game_without_result_is_noted_as_cut_off(tmp_path: Path) -> None:
     games = tmp_path / "cut.pgn"
     games.write_text("1. e4 e5 2. Nf3 1-0\n\n1. d4 d5 2. c4 e6 3. Nc3 Nf6 4. B")
-    config = DataConfig(train=str(games), policy_share=1.0)
+    config = DataConfig(train=str(games), tasks=POLICY)
     assert (
         f"{games}: Game 2 has no result: it stops at line 3, and the file may be cut off there"
         in load_data(config, seed=0).notes
@@ -124,5 +124,5 @@ def test_pgn_game_without_result_is_noted_as_cut_off(tmp_path: Path) -> None:
 
 def test_source_without_rows_of_a_task_is_refused_with_option_to_set(tmp_path: Path) -> None:
     rows = write_fens(tmp_path / "rows.fen", OPENING_FENS[5:15])
-    with pytest.raises(UserError, match=r"rows of task environment.*data\.policy_share=1 needs none"):
+    with pytest.raises(UserError, match=r"rows of task environment.*data\.tasks=\[policy\] needs none"):
         load_data(DataConfig(train=rows), seed=0)

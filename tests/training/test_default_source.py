@@ -14,7 +14,7 @@ from rookworld_rlvr.training.run import Run
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
-DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.policy_share=1")
+DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.tasks=[policy,environment:0]")
 LOSS = "policy/win_probability_loss"
 
 
@@ -113,7 +113,12 @@ def test_mates_in_one_of_training_positions_are_left_out(train: Train, mates: Pa
     trained = tmp_path / "trained.txt"
     [fen, _] = [json.loads(line)["fen"] for line in mates.read_text().splitlines()]
     trained.write_text(f"P: {fen} M: a1a8 E: 999.99 B: a1a8\n" * 2)
-    given = ("rubric.source=cached", f"data.train={trained}", "data.held_out=default", "data.policy_share=1")
+    given = (
+        "rubric.source=cached",
+        f"data.train={trained}",
+        "data.held_out=default",
+        "data.tasks=[policy,environment:0]",
+    )
     result = summary(train(*given, "evaluation.rows=2", "steps=1", f"evaluation.mates={mates}"))
     assert result["before"]["mate_in_one/accuracy"]["n"] == 1
 

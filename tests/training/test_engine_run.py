@@ -22,7 +22,7 @@ from rookworld_rlvr.training.trainer import train as train_run
 MakeRun = Callable[..., Run]
 Pids = Callable[[StepContext], list[int]]
 LOSS = "policy/win_probability_loss"
-ENGINE = ("rubric.source=engine", "rubric.stockfish.nodes=400", "data.policy_share=1", "steps=3")
+ENGINE = ("rubric.source=engine", "rubric.stockfish.nodes=400", "data.tasks=[policy,environment:0]", "steps=3")
 # Metrics of runs with an engine. The small corpus has 32 positions, and a step uses two of them.
 KEYS = {"scorer/engine_positions", "scorer/engine_cached_fraction", "scorer/engine_wait_s", "scorer/engine_restarts"}
 

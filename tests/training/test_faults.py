@@ -40,7 +40,7 @@ GIVEN = (
     "seed=1",
     "checkpoint_every=1",
     # With prompts of one task only, all are sampled together, which takes half the time.
-    "data.policy_share=1",
+    "data.tasks=[policy,environment:0]",
     "generator.max_new_tokens=8",
     "optim.lr=0.001",
     "optim.min_lr_fraction=1",

@@ -16,7 +16,6 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import KLForm, LossKind, LossSizes
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, sample_groups, score_groups
 from rookworld_rlvr.tasks.prompt_stream import PromptStream
-from rookworld_rlvr.tasks.types import Task
 from rookworld_rlvr.training.loss import grpo_loss
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.run import Run
@@ -100,7 +99,7 @@ def test_dropout_is_off_despite_saved_config(
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_padding_changes_no_logprob_and_the_sampler_agrees(make_run: MakeRun, temperature: float, packs: bool) -> None:
-    context = make_run("data.policy_share=0.5", packs=packs).context
+    context = make_run("data.tasks=[policy,environment]", packs=packs).context
     groups = collect(context, temperature=temperature)
     batch = collate(groups, context.policy)
     assert batch.attention_BT.min() == 0
@@ -243,10 +242,10 @@ def test_evaluation_leaves_random_state_and_training_mode_unchanged(make_run: Ma
 def test_label_equal_to_a_completion_raises_its_reward(make_run: MakeRun) -> None:
     def step(label: str | None) -> tuple[list[Sample], Tensor]:
         """Run one step on the first row of the policy task, with its own label or the given one."""
-        run = make_run("data.policy_share=1", "objective.prompts_per_step=1", "objective.group_size=16")
-        row = next(example for example in run.data.train if example.task is Task.policy)
+        run = make_run("data.tasks=[policy,environment:0]", "objective.prompts_per_step=1", "objective.group_size=16")
+        row = next(example for example in run.data.train if example.task == "policy")
         row = replace(row, completion=label or row.completion)
-        run.context.sampler.prompts = PromptStream([row], 1.0, 0)
+        run.context.sampler.prompts = PromptStream([row], {"policy": 1.0}, 0)
         report = grpo_step(run.context, 0)
         return list(report.groups[0].samples), report.rewards_PG[0]
 

@@ -26,7 +26,7 @@ def test_overfitting_one_batch_of_both_tasks_raises_its_reward(tmp_path: Path) -
 @pytest.mark.slow
 def test_sixteen_steps_raise_legal_best_moves_at_temperature_1_5(tmp_path: Path) -> None:
     # Measured: from 0.553 to 0.627 [+0.035, +0.113]. At 1.5 many moves are illegal, so a few steps show an effect.
-    hot = ["generator.temperature=1.5", "generator.max_new_tokens=60", "data.policy_share=1"]
+    hot = ["generator.temperature=1.5", "generator.max_new_tokens=60", "data.tasks=[policy,environment:0]"]
     rows = ["evaluation.rows=64", "evaluation.sampled_rows=64", "evaluation.match_pairs=0", "evaluation.curve_every=0"]
     train(tmp_path, "steps=16", "optim.warmup_steps=2", *hot, *rows)
     summary = json.loads((tmp_path / "latest" / "summary.json").read_text())

@@ -37,7 +37,7 @@ def constant_reward(moment: Moment, _context: StepContext, event: Event) -> None
     ("overrides", "reason"),
     [
         # All completions of a group are equal. There is one group of each task, so that rewards differ between groups.
-        (("generator.temperature=1e-6", "data.policy_share=0.5"), "the rewards of each group are equal"),
+        (("generator.temperature=1e-6", "data.tasks=[policy,environment]"), "the rewards of each group are equal"),
         (("optim.lr=0",), "the update changed no weight"),
         (("reward",), r"every completion earned the same reward, 0\.250"),
         (("generator.temperature=1e-6", "objective.collection.zero_variance=drop"), "no group was kept"),

@@ -19,7 +19,7 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.tasks.corpus import example_key, parse_row, read_corpus
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.sft import SFT, SFTConfig, TokenizedExample, batches, sft_loss, tokenize
 from tiny_model.tokenizer import build_tokenizer
@@ -185,7 +185,7 @@ def test_saved_folder_loads_with_transformers_auto_classes(
 
 def test_examples_longer_than_model_positions_are_left_out() -> None:
     prompt = "P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1 "
-    long, short = (Example(Task.policy, prompt, "M: " + "e2e4 " * count) for count in (120, 5))
+    long, short = (Example("policy", prompt, "M: " + "e2e4 " * count) for count in (120, 5))
     # 71 of the prompt: P:, 32 pieces twice, six more. 13 of the completion: M:, five moves of two, a space, the end.
     assert [len(example.tokens) for example in tokenize([long, short], build_tokenizer(), 256)] == [84]
 

@@ -212,7 +212,7 @@ def test_too_many_faults_in_a_row_exit_with_code_4_and_diagnosis(
     monkeypatch.setattr(build, "load_policy", poisoned)
     given = ("steps=9", "recovery.max_consecutive_nans=2", "evaluation.rows=0")
     # These rows have similar lengths, so a step makes one backward pass.
-    short = ("data.policy_share=1", "generator.max_new_tokens=8")
+    short = ("data.tasks=[policy,environment:0]", "generator.max_new_tokens=8")
     folder = train(*given, *short, exit_code=4)
     diagnosis = (folder / "diagnosis.txt").read_text()
     assert diagnosis.startswith("step 4: 3 faults in a row, 1 restores so far; the last was gradient")

@@ -16,7 +16,7 @@ from rookworld_rlvr.evaluation.players import rule_losses
 from rookworld_rlvr.evaluation.table import Row
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks.corpus import example_key, read_corpus
-from rookworld_rlvr.tasks.types import Example, Task
+from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import Data, hold_back
 from rookworld_rlvr.training.evaluations import validation_metrics
 
@@ -30,8 +30,8 @@ def examples(corpus: Any) -> tuple[Example, ...]:
 def test_the_last_rows_of_each_task_are_held_back_with_their_positions(examples: tuple[Example, ...]) -> None:
     data = hold_back(Data(examples, (), frozenset()), 3)
     train, held_back = data.train, data.validation
-    of_task = {task: [row for row in examples if row.task is task] for task in Task}
-    assert held_back == tuple(of_task[Task.policy][-3:] + of_task[Task.environment][-3:])
+    of_task = {task: [row for row in examples if row.task == task] for task in ("policy", "environment")}
+    assert held_back == tuple(of_task["policy"][-3:] + of_task["environment"][-3:])
     keys = {example_key(row) for row in held_back}
     assert train and not keys & {example_key(row) for row in train}
     assert set(train) == {row for row in examples if example_key(row) not in keys}
@@ -41,7 +41,7 @@ def test_the_last_rows_of_each_task_are_held_back_with_their_positions(examples:
 
 
 def test_at_most_a_tenth_of_a_task_is_held_back(examples: tuple[Example, ...]) -> None:
-    policy = tuple(row for row in examples if row.task is Task.policy)[:20]
+    policy = tuple(row for row in examples if row.task == "policy")[:20]
     assert hold_back(Data(policy, (), frozenset()), 128).validation == policy[-2:]
     assert hold_back(Data(policy[:9], (), frozenset()), 128).validation == ()
 
@@ -50,13 +50,13 @@ def test_rows_held_back_must_leave_some_to_train_on(make_run: Callable[..., Any]
     line = "P: 7k/8/8/8/8/8/8/K7 w - - 0 1 M: a1a2 E: 0.5 B: a1a2\n"
     (tmp_path / "one.txt").write_text(line * 10)
     with pytest.raises(UserError, match="expected to leave training rows of task policy"):
-        make_run(f"data.train={tmp_path / 'one.txt'}", "data.policy_share=1")
+        make_run(f"data.train={tmp_path / 'one.txt'}", "data.tasks=[policy,environment:0]")
 
 
 def rows(**values: list[float]) -> list[Row]:
     keys = {"policy": "policy/legal_best_move", "environment": "environment/next_state_accuracy"}
     return [
-        Row(0, Example(Task(task), "", None), {f"sampled/{keys[task]}": value})
+        Row(0, Example(task, "", None), {f"sampled/{keys[task]}": value})
         for task, of_task in values.items()
         for value in of_task
     ]
@@ -74,7 +74,7 @@ def test_validation_score_is_mean_over_tasks_not_over_rows() -> None:
 
 def test_validation_keys_with_few_rows_are_left_out() -> None:
     loss = "policy/win_probability_loss"
-    many = [Row(place, Example(Task.policy, "", None), {f"sampled/{loss}": 0.25}) for place in range(30)]
+    many = [Row(place, Example("policy", "", None), {f"sampled/{loss}": 0.25}) for place in range(30)]
     scored = rows(policy=[1.0])
     assert validation_metrics([*scored, *many])[f"validation/{loss}"] == 0.25
     assert f"validation/{loss}" not in validation_metrics([*scored, *many[1:]])

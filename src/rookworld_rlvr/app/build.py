@@ -95,7 +95,7 @@ def _build(config: RunConfig, device: torch.device, world: World) -> Run:
     random.seed(config.seed)
     torch.manual_seed(config.seed)
     data = _load_data(config)
-    prompts = PromptStream(data.train, config.data.policy_share, config.seed)
+    prompts = PromptStream(data.train, shares(config.data.tasks), config.seed)
     in_shards = config.distributed is Distributed.fsdp2 and started_by_torchrun()
     if in_shards:
         require_sharding()
@@ -143,8 +143,8 @@ def _load_data(config: RunConfig) -> Data:
         mates, _ = unseen_mates(config.evaluation.mates, frozenset(map(example_key, data.train)))
         data = replace(data, mates=tuple(mates))
     data = hold_back(data, config.evaluation.curve_rows)
-    for task, share in shares(config.data.policy_share).items():
-        if share and not any(example.task is task for example in data.train):
+    for task, share in shares(config.data.tasks).items():
+        if share and not any(example.task == task for example in data.train):
             raise UserError(f"evaluation.curve_rows: expected to leave training rows of task {task}, got none left")
     return data
 

@@ -18,6 +18,7 @@ from ..evaluation.selfplay import selfplay_measures
 from ..evaluation.suite import Measures, SuiteName, no_measures
 from ..evaluation.table import Row, json_number, to_json
 from ..files import check_output_file, write_json
+from ..tasks import all_tasks
 from .arguments import OneLineParser
 from .build import make_console, print_lines
 from .rows_file import MISSING, leaves, read_finished, rows_path, settings_of, suite_of
@@ -135,7 +136,7 @@ def differing_settings(
     names = [name for name in dict.fromkeys([*first, *second]) if name != MODEL]
     both = {name: (first.get(name, MISSING), second.get(name, MISSING)) for name in names}
     differing = {name: values for name, values in both.items() if values[0] != values[1]}
-    loss = all("engine" in head["facts"].get(SuiteName.policy, {}) for head in heads)
+    loss = all(any("engine" in head["facts"].get(task, {}) for task in _with_loss(suites)) for head in heads)
     for name, values in differing.items():
         if _must_agree(name, suites, loss):
             places = " and ".join(f"{value!r} in {path}" for value, path in zip(values, files, strict=True))
@@ -149,9 +150,14 @@ def _settings(head: Mapping[str, Any], suites: Sequence[str]) -> Iterator[tuple[
         yield from leaves(settings_of(head[section], suites), section)
 
 
+def _with_loss(suites: Sequence[str]) -> list[str]:
+    """Return the suites whose rows have a win-probability loss: tasks that name a move."""
+    return [task.name for task in all_tasks() if task.names_move and task.name in suites]
+
+
 def _must_agree(name: str, suites: Sequence[str], loss: bool) -> bool:
     if name.rpartition(".")[2] in PATH_SETTINGS:
         return False
     if name.startswith(SETTINGS_OF_LOSS):
-        return loss and SuiteName.policy in suites
+        return loss and bool(_with_loss(suites))
     return name == "config.seed" or suite_of(name) in suites

@@ -12,7 +12,7 @@ from ..model.loading import ModelSourceConfig
 from ..rewards.evaluation_cache import DEFAULT
 from ..rollout.generator import GeneratorBaseConfig, GeneratorKind
 from ..stockfish.engine import EngineProcessConfig
-from ..training.config import RunConfig, SourceConfig
+from ..training.config import DataConfig, RunConfig, longest
 from ..training.sft import SFTConfig
 
 
@@ -45,8 +45,9 @@ class BenchRunConfig(RunConfig):
 class EvaluateConfig:
     """Options of `rookworld evaluate`."""
 
-    suites: list[SuiteName] = field(default_factory=lambda: [SuiteName.policy, SuiteName.environment])
-    """Suites to evaluate, in this order."""
+    suites: list[str] = field(default_factory=list)
+    """Suites to evaluate, in this order: tasks of `data.tasks`, of which they are the held-out rows, and suites that
+    belong to no task. Empty: the tasks of `data.tasks`."""
     seed: int = 0
     """Seed of the held-out split if data.held_out is empty, and of random choices in games."""
     device: Device = Device.auto
@@ -60,7 +61,7 @@ class EvaluateConfig:
     """JSON file for the tables; rows are written to <output>.rows.jsonl. Empty: tables are only printed."""
     evaluation: SuitesConfig = field(default_factory=SuitesConfig)
     model: ModelSourceConfig = field(default_factory=ModelSourceConfig)
-    data: SourceConfig = field(default_factory=SourceConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     generator: GeneratorBaseConfig = field(default_factory=GeneratorBaseConfig)
     stockfish: EngineProcessConfig = field(default_factory=EngineProcessConfig)
     """Engine for evaluation.nodes, for match.opponent=stockfish, and for the adjudication of match games that reach the
@@ -70,8 +71,15 @@ class EvaluateConfig:
     conversion: ConversionConfig = field(default_factory=ConversionConfig)
 
     def __post_init__(self) -> None:
-        if not self.suites or len(set(self.suites)) < len(self.suites):
-            raise ValueError(f"suites: expected one or more, each once, got {[str(name) for name in self.suites]}")
+        if len(set(self.suites)) < len(self.suites):
+            raise ValueError(f"suites: expected each once, got {list(self.suites)}")
+        tasks = self.data.task_objects()
+        names = [task.name for task in tasks]
+        known = [*names, *SuiteName]
+        if unknown := [name for name in self.suites if name not in known]:
+            raise ValueError(f"suites: expected {', '.join(known)}, got {unknown[0]}")
+        self.suites = self.suites or names
+        self.generator.max_new_tokens = self.generator.max_new_tokens or longest(tasks)
 
 
 @dataclass(slots=True)

@@ -13,13 +13,12 @@ from rich.console import Console
 
 from ..errors import BAD_INPUT, DONE, INTERRUPTED, ScorerError, UserError
 from ..files import write_lines
-from ..generation import CARD_FILE, Request, generate, positions_with_moves, write_move_evals
+from ..generation import CARD_FILE, GENERATED, Request, generate, positions_with_moves, write_move_evals
 from ..progress import progress
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig
 from ..stockfish.uci import Limit
 from ..tasks.audit import audit, corrected_lines
 from ..tasks.corpus import POSITION_FILES
-from ..tasks.types import Task
 from ..training.data import held_out_positions, positions_of
 from .arguments import OneLineParser, positive
 
@@ -73,7 +72,7 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--task", choices=[*map(str, Task), BOTH], default=BOTH, help=f"task; default {BOTH}")
+    parser.add_argument("--task", choices=[*GENERATED, BOTH], default=BOTH, help=f"task; default {BOTH}")
     parser.add_argument("--rows", type=positive, required=True, metavar="N", help="number of rows per task")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the games; default 0")
     limit = parser.add_mutually_exclusive_group()
@@ -175,7 +174,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         # The timeout applies to a search of `engine.nodes` nodes, so both must agree.
         limit, engine = Limit(nodes=arguments.nodes), replace(engine, nodes=arguments.nodes)
     request = Request(
-        tasks=tuple(Task) if arguments.task == BOTH else (Task(arguments.task),),
+        tasks=tuple(GENERATED) if arguments.task == BOTH else (arguments.task,),
         rows=arguments.rows,
         seed=arguments.seed,
         engine=engine,

@@ -74,7 +74,7 @@ def _run(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
         begin_pgn(pgn, file.rows)
         file.begin()
         times_s = run_suites(suites, file, pgn)
-    results = {suite.name.value: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
+    results = {suite.name: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
     # Written before anything is printed, because a reader such as `head` may close the pipe early.
     if output is not None:
         write_json(output, {"suites": results, **head, "rows": rows_path(output).name})
@@ -104,12 +104,12 @@ def run_suites(suites: Sequence[Suite], file: RowsFile, pgn: Mapping[str, Path])
     for suite in suites:
         started, done = time.perf_counter(), len(file.rows[suite.name])
         if done < len(suite.items):
-            with progress(console, suite.name.value, len(suite.items), start=done) as show:
+            with progress(console, suite.name, len(suite.items), start=done) as show:
                 for rows in suite.rows(done):
                     file.add(suite, rows)
                     save_pgn(pgn, suite.name, file.rows[suite.name])
                     show(len(file.rows[suite.name]))
-        times_s[suite.name.value] = round(time.perf_counter() - started, 2)
+        times_s[suite.name] = round(time.perf_counter() - started, 2)
     return times_s
 
 
@@ -139,14 +139,14 @@ def _head(config: EvaluateConfig, raw: DictConfig, policy: Policy, suites: Seque
         },
         "config": {name: value for name, value in read.items() if name not in FREE_SETTINGS},
         "software": software(),
-        "facts": {suite.name.value: dict(suite.facts) for suite in suites},
+        "facts": {suite.name: dict(suite.facts) for suite in suites},
     }
 
 
 def pgn_paths(config: EvaluateConfig) -> dict[str, Path]:
     """Return the PGN file of each suite that has one. Raises UserError if one cannot be written or two are the same."""
     by_suite = {SuiteName.selfplay: config.selfplay.pgn, SuiteName.match: config.match.pgn}
-    paths = {name.value: Path(path).resolve() for name, path in by_suite.items() if path and name in config.suites}
+    paths = {str(name): Path(path).resolve() for name, path in by_suite.items() if path and name in config.suites}
     for name, path in paths.items():
         if path.is_dir() or not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             raise UserError(f"{name}.pgn: expected a file in a folder that can be written to, got {path}")

@@ -45,31 +45,35 @@ def _server(arguments: argparse.Namespace) -> "Server":
 
     set_threads(arguments.threads)
     paths = arguments.model or [MODEL]
-    choosers = [load_chooser(path, arguments.seed) for path in paths]
+    choosers = [load_chooser(path, arguments.seed, arguments.task) for path in paths]
     return Server(arguments.host, arguments.port, PlayApi(list(zip(_names(paths), choosers, strict=True))))
 
 
-def load_chooser(path: str, seed: int) -> "MoveChooser":
-    """Load the model of a folder, a hub name or `tiny` as a chooser of moves. Raises UserError."""
+def load_chooser(path: str, seed: int, task: str = "policy") -> "MoveChooser":
+    """Load the model of a folder, a hub name or `tiny` as a chooser of moves by a task's prompts. Raises UserError."""
     import torch
 
     from ..model.device import Device, Precision, select_device
     from ..model.loading import ModelConfig, load_policy
     from ..play.choice import MoveChooser
     from ..rollout.generator import GeneratorConfig
+    from ..tasks import task_named
     from .generators import make_generator
 
     warn_of_unfinished(path)
     policy = load_policy(ModelConfig(path=path), select_device(Device.auto), Precision.auto)
     policy.model.eval()
     with torch.no_grad():
-        return MoveChooser(policy, make_generator(policy, GeneratorConfig()), seed=seed)
+        plays = task_named(task)
+        generator = make_generator(policy, GeneratorConfig(max_new_tokens=plays.max_new_tokens))
+        return MoveChooser(policy, generator, seed=seed, task=plays)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld play", description=__doc__)
     model_help = "a folder, a hub name, or tiny (default); several models can play each other"
     parser.add_argument("--model", action="append", help=model_help)
+    parser.add_argument("--task", default="policy", help="task whose prompts ask for a move (default policy)")
     parser.add_argument("--host", default=HOST, help="address to listen on (default: only this machine)")
     parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}); 0: any free port")
     parser.add_argument(

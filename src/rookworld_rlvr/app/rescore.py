@@ -14,7 +14,8 @@ from ..errors import UserError, prefixed
 from ..report.terminal import printable
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.score import ScoreRequest
-from ..tasks.types import LabelError, PromptError, Task
+from ..tasks import all_tasks
+from ..tasks.types import LabelError, PromptError
 from ..training.config import RunConfig
 from ..training.run_files import ROLLOUTS_FILE
 from .arguments import OneLineParser
@@ -93,8 +94,8 @@ def rescore(config: RunConfig, transcripts: Sequence[Transcript]) -> list[Rescor
 def _table(rescored: Sequence[Rescored]) -> Table:
     """Return a table with a row per task. The last columns count the `_pairs`, and those that keep their order."""
     table = Table("task", "completions", "the same", "reward before", "now", "pairs", "in the same order")
-    for task in Task:
-        rows = [one for one in rescored if one.transcript.task is task]
+    for task in [task.name for task in all_tasks()]:
+        rows = [one for one in rescored if one.transcript.task == task]
         if not rows:
             continue
         pairs = _pairs(rows)

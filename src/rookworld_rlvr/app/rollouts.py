@@ -6,10 +6,9 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import DONE, UserError
-from ..report.boards import draw
 from ..report.terminal import transcript_view
-from ..report.transcripts import Transcript, read_transcripts
-from ..tasks.types import Task
+from ..report.transcripts import Transcript, draw, read_transcripts
+from ..tasks import all_tasks
 from .arguments import OneLineParser, positive, warn_of_unfinished
 
 # Width of two boards and a list of moves, in characters.
@@ -48,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld rollouts", description=__doc__)
     parser.add_argument("path", metavar="RUN-OR-FILE", type=Path, help="a run's folder, or what evaluate output= wrote")
     parser.add_argument("--failed", action="store_true", help="only completions that were refused, illegal or wrong")
-    parser.add_argument("--task", choices=[task.value for task in Task], help="only this task")
+    parser.add_argument("--task", choices=[task.name for task in all_tasks()], help="only this task")
     parser.add_argument("--step", type=int, help="only this step")
     reward = "only rewards from LOW to HIGH, and completions without a reward"
     everything = (float("-inf"), float("inf"))

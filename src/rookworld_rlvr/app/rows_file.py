@@ -16,6 +16,7 @@ from ..evaluation.suite import Suite, SuiteName
 from ..evaluation.table import PromptAndCompletion, Row, json_number
 from ..files import append_lines, whole_lines, write_lines
 from ..report.transcripts import ROWS_ENDING
+from ..tasks import all_tasks
 
 HEADER = "evaluation"
 MISSING = "nothing"
@@ -146,7 +147,7 @@ def leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def settings_of(settings: Mapping[str, Any], suites: Collection[str]) -> dict[str, Any]:
     """Return the settings or facts of an evaluation without those that only other suites than `suites` read."""
-    others = {name.value for name in SuiteName} - set(suites)
+    others = {*(task.name for task in all_tasks()), *map(str, SuiteName)} - set(suites)
     kept = {name: value for name, value in settings.items() if name not in others}
     options = kept.get("evaluation")
     if isinstance(options, dict):

@@ -11,7 +11,7 @@ from rich.console import Console
 from ..errors import TrainingGaveUpError
 from ..objective import ZeroVariance
 from ..rollout.groups import Group
-from ..tasks.prompt_stream import PromptStream
+from ..tasks.prompt_stream import PromptStream, shares
 from ..training.config import RunConfig
 from ..training.memory import peak_memory_gib
 from ..training.preflight import (
@@ -52,9 +52,8 @@ def _smoke(config: RunConfig, run: Run) -> None:
     examples = preflight_examples(run.data.train)
     # The checks need the model before any update, so they run first. They are printed last.
     checks = preflight_checks(run.context, examples)
-    # With rows of both tasks, draw one prompt of each.
-    share = 0.5 if len(examples) == 2 else config.data.policy_share
-    run.context.sampler.prompts = PromptStream(examples, share, config.seed)
+    # Draw one prompt of each task.
+    run.context.sampler.prompts = PromptStream(examples, shares([row.task for row in examples]), config.seed)
     # With two completions per prompt many groups have zero variance. They are kept, or there might be no step to show.
     collection = replace(config.objective.collection, zero_variance=ZeroVariance.keep)
     objective = replace(
@@ -86,7 +85,7 @@ def _show_title(console: Console, title: str) -> None:
 
 
 def _show_group(console: Console, group: Group) -> None:
-    _show_title(console, group.example.task.value)
+    _show_title(console, group.example.task)
     lines = [f"prompt      {group.example.prompt}", f"expected    {group.example.completion}"]
     for sample in group.samples:
         components = "  ".join(f"{name} {value:.2f}" for name, value in sample.score.components.items())

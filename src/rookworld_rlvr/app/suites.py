@@ -6,7 +6,7 @@ from functools import partial
 
 from ..errors import UserError
 from ..evaluation.adjudication import OpenReferee, open_referee
-from ..evaluation.completions import greedy_texts, held_out_suite
+from ..evaluation.completions import greedy_completions, held_out_suite
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.label_loss import label_loss_suite, label_losses
@@ -33,8 +33,8 @@ from ..model.weights import checksum
 from ..rewards.move_evaluations import MoveEvaluations
 from ..rollout.generator import Generator
 from ..stockfish.engine import EngineConfig
+from ..tasks import all_tasks
 from ..tasks.corpus import example_key
-from ..tasks.types import Task
 from ..training.data import EvaluationData, evaluation_rows, unseen_mates
 from .config import EvaluateConfig
 from .generators import config_for_second_model, make_generator
@@ -60,19 +60,20 @@ def load_model(config: EvaluateConfig, path: str) -> Policy:
 
 def build_suites(evaluated: Evaluated) -> list[Suite]:
     """Return the configured suites, in their order. Raises UserError if one of them has no items."""
-    suites = [BUILDERS[name](evaluated) for name in evaluated.config.suites]
+    builders = dict(BUILDERS) | {task.name: partial(_held_out, task.name) for task in all_tasks()}
+    suites = [builders[name](evaluated) for name in evaluated.config.suites]
     for suite in suites:
         if not suite.items:
             raise UserError(f"suites: expected items of {suite.name}, got none: {dict(suite.facts)}")
     return suites
 
 
-def _held_out(task: Task, evaluated: Evaluated) -> Suite:
+def _held_out(task: str, evaluated: Evaluated) -> Suite:
     data = evaluated.data
     return held_out_suite(
         task,
         data.held_out,
-        partial(greedy_texts, evaluated.generator, evaluated.policy.tokenizer),
+        partial(greedy_completions, evaluated.generator, evaluated.policy.tokenizer),
         trained=data.trained,
         most=evaluated.config.evaluation.rows,
         evaluations=evaluated.evaluations,
@@ -110,7 +111,7 @@ def _conversion(evaluated: Evaluated) -> Suite:
     facts = {}
     if Defender.engine in config.defenders:
         facts["engine"] = _engine_name(defending_engine(path), "conversion.defenders")
-    ours = _player_maker(evaluated.policy, evaluated.generator, published_decoding())
+    ours = _player_maker(evaluated, evaluated.policy, evaluated.generator, published_decoding())
     name, seed = evaluated.config.model.path, evaluated.config.seed
     return conversion_suite(ours, config, engine_path=path, seed=seed, name=name, facts=facts)
 
@@ -125,17 +126,20 @@ def _engine_name(opponent: OpponentConfig, where: str) -> str:
 
 
 def _player(evaluated: Evaluated, decoding: DecodingConfig) -> Player:
-    return _player_maker(evaluated.policy, evaluated.generator, decoding)(evaluated.config.seed)
+    return _player_maker(evaluated, evaluated.policy, evaluated.generator, decoding)(evaluated.config.seed)
 
 
-def _player_maker(policy: Policy, generator: Generator, decoding: DecodingConfig) -> MakePlayer:
-    return partial(ModelPlayer, generator, policy.tokenizer, decoding)
+def _player_maker(evaluated: Evaluated, policy: Policy, generator: Generator, decoding: DecodingConfig) -> MakePlayer:
+    task = evaluated.config.data.player()
+    if task is None:
+        raise UserError("data.tasks: expected a task that names a move, which games and puzzles need, got none")
+    return lambda seed: ModelPlayer(generator, policy.tokenizer, decoding, seed, task)
 
 
 def _match(evaluated: Evaluated) -> Suite:
     """Return the suite. Raises UserError if the opponent cannot be loaded or started."""
     config, seed = with_length(evaluated.config.match, evaluated.config.evaluation), evaluated.config.seed
-    ours = _player_maker(evaluated.policy, evaluated.generator, config.decoding)
+    ours = _player_maker(evaluated, evaluated.policy, evaluated.generator, config.decoding)
     referee, adjudicator = _referee(evaluated)
     opponent, name, facts = _opponent(evaluated, config)
     setting = MatchSetting(
@@ -159,7 +163,7 @@ def _opponent(evaluated: Evaluated, config: MatchConfig) -> tuple[OpenPlayer, st
         wanted = f"{', '.join(RULES)}, {STOCKFISH} or a model"
         raise UserError(f"match.opponent: expected {wanted}, got {config.opponent}: {error}") from error
     generator.sync(policy.model)
-    theirs = _player_maker(policy, generator, config.decoding)
+    theirs = _player_maker(evaluated, policy, generator, config.decoding)
     return kept_open(theirs), config.opponent, {"opponent": checksum(policy.model)}
 
 
@@ -171,9 +175,7 @@ def _label_loss(evaluated: Evaluated) -> Suite:
     return label_loss_suite(partial(label_losses, evaluated.policy), rows, facts=facts)
 
 
-BUILDERS: dict[SuiteName, Callable[[Evaluated], Suite]] = {
-    SuiteName.policy: partial(_held_out, Task.policy),
-    SuiteName.environment: partial(_held_out, Task.environment),
+BUILDERS: dict[str, Callable[[Evaluated], Suite]] = {
     SuiteName.mate_in_one: _mate_in_one,
     SuiteName.selfplay: _selfplay,
     SuiteName.match: _match,

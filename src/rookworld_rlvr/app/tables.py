@@ -8,7 +8,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ..evaluation.headline import HEADLINE, MATCH_ELO, headline_gains
+from ..evaluation.headline import MATCH_ELO, headline_gains, headline_keys
 from ..evaluation.keys import SLICES
 from ..evaluation.paired import Comparison
 
@@ -83,7 +83,7 @@ def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
 def gain_table(summary: Mapping[str, Any]) -> Table:
     """Return a table with a row per headline key: before, after and the paired difference. `worse` marks losses."""
     table = Table("key", "before", "after", "gain", "95 % interval, over rows", "")
-    for key in HEADLINE:
+    for key in headline_keys():
         mark = "worse" if key in summary["worse"] else ""
         if gain := summary["gain"].get(key):
             before, after = summary["before"][key]["value"], summary["after"][key]["value"]

@@ -1,4 +1,4 @@
-"""Evaluation of held-out examples by greedy and by sampled completions, and the suites `policy` and `environment`.
+"""Evaluation of held-out examples by greedy and by sampled completions, and the suites of the tasks.
 
 Greedy completions show only the most likely text. Sampled completions have three kinds of keys: `sampled/…` is the
 mean over a row's samples, `spread/best/…` the best of them, and `spread/distinct/…` the share of distinct ones. If a
@@ -10,23 +10,19 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-import chess
 from transformers import PreTrainedTokenizerBase
 
 from ..board.fen import parse_fen
 from ..rewards.move_evaluations import MoveEvaluations
 from ..rollout.generator import Generator
-from ..rollout.groups import completion_text, sample_groups
+from ..rollout.groups import sample_groups, sampled_text
 from ..rollout.sampling import derive_seed
 from ..stockfish.analysis import Analysis
-from ..tasks import parse_prompt, policy_fens
+from ..tasks import fens_of_moves, task_named
 from ..tasks.corpus import example_key
-from ..tasks.environment import parse_environment_prompt
-from ..tasks.move_classes import illegal_kind
-from ..tasks.types import Example, Task
+from ..tasks.types import Completion, Example
 from .keys import BEST, DISTINCT, SAMPLED, lower_is_better, with_slices
-from .scoring import score_next_fen
-from .suite import Suite, SuiteName, by_chunks
+from .suite import Suite, by_chunks
 from .table import PromptAndCompletion, Row, score_examples
 
 CHUNK_ROWS = 256
@@ -59,11 +55,11 @@ def evaluate(
     """
     if evaluations is not None:
         evaluations.prepare(fens_of(examples))
-    completions: list[str] = []
+    completions: list[Completion] = []
     analyses: dict[str, Analysis] = {}
     for start in range(0, len(examples), CHUNK_ROWS):
         chunk = examples[start : start + CHUNK_ROWS]
-        completions += greedy_texts(generator, tokenizer, chunk)
+        completions += greedy_completions(generator, tokenizer, chunk)
         if evaluations is not None:
             analyses |= evaluations.analyses(fens_of(chunk))
         progress(len(completions))
@@ -71,14 +67,16 @@ def evaluate(
 
 
 def fens_of(examples: Sequence[Example]) -> list[str]:
-    """Return the FENs of the policy examples, each once."""
-    return list(dict.fromkeys(policy_fens(example.prompt for example in examples).values()))
+    """Return the FENs of the examples whose task names a move, each once."""
+    return list(dict.fromkeys(fens_of_moves(example.prompt for example in examples).values()))
 
 
-def greedy_texts(generator: Generator, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]) -> list[str]:
-    """Return the greedy completion of each example as text without special tokens."""
+def greedy_completions(
+    generator: Generator, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]
+) -> list[Completion]:
+    """Return the greedy completion of each example, without special tokens."""
     sampled = sample_groups(generator, tokenizer, examples, group_size=1, temperature=0.0)
-    return [completion_text(tokenizer, completions[0]) for _, completions in sampled]
+    return [sampled_text(tokenizer, completions[0]) for _, completions in sampled]
 
 
 def evaluate_sampled(
@@ -107,14 +105,16 @@ def evaluate_sampled(
         )
         analyses = evaluations.analyses(fens_of(chunk)) if evaluations else {}
         for example, (_, completions) in zip(chunk, groups, strict=True):
-            texts = [completion_text(tokenizer, completion) for completion in completions]
+            texts = [sampled_text(tokenizer, completion) for completion in completions]
             rows.append(Row(len(rows), (SAMPLED, example), sampled_values(example, texts, analyses)))
         progress(len(rows))
     return rows
 
 
-def sampled_values(example: Example, texts: Sequence[str], analyses: Mapping[str, Analysis]) -> dict[str, float]:
-    """Return the values of one example from the texts of its samples; there must be at least one."""
+def sampled_values(
+    example: Example, texts: Sequence[str | Completion], analyses: Mapping[str, Analysis]
+) -> dict[str, float]:
+    """Return the values of one example from its samples, of which there must be at least one."""
     samples = [row.values for row in score_examples([example] * len(texts), texts, analyses)]
     values = {f"{SAMPLED}/{key}": fmean(sample[key] for sample in samples) for key in samples[0]}
     for key in samples[0]:
@@ -123,14 +123,12 @@ def sampled_values(example: Example, texts: Sequence[str], analyses: Mapping[str
     return values | {f"{DISTINCT}/{example.task}": len(set(texts)) / len(texts)}
 
 
-RECALL_ILLEGAL = f"{Task.environment}/recall_illegal"
-
-Complete = Callable[[Sequence[Example]], list[str]]
+Complete = Callable[[Sequence[Example]], Sequence[str | Completion]]
 """Function that returns the greedy completions of examples, in their order."""
 
 
 def held_out_suite(
-    task: Task,
+    task: str,
     examples: Sequence[Example],
     complete: Complete,
     *,
@@ -140,10 +138,10 @@ def held_out_suite(
 ) -> Suite:
     """Return the suite of the first `most` examples of the task whose `example_key` is not in `trained`.
 
-    Several examples of one position are all kept, because they may have different moves. With `evaluations`
-    policy rows also have `win_probability_loss`. If they have engines, these work while the model generates.
+    Several examples of one position are all kept, because they may have different moves. With `evaluations` the rows
+    of a task that names a move also have its loss. If they have engines, these work while the model generates.
     """
-    own = [example for example in examples if example.task is task]
+    own = [example for example in examples if example.task == task]
     kept = [example for example in own if example_key(example) not in trained]
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
@@ -156,55 +154,38 @@ def held_out_suite(
 
     items = kept[:most]
     facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
-    if evaluations is not None and task is Task.policy:
+    if evaluations is not None and task_named(task).names_move:
         facts |= evaluations.facts(fens_of(items))
-    return Suite(SuiteName(task.value), items, by_chunks(items, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
+    return Suite(task, items, by_chunks(items, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
 
 
 def held_out_rows(
     first: int,
     examples: Sequence[Example],
-    completions: Sequence[str],
+    completions: Sequence[str | Completion],
     analyses: Mapping[str, Analysis] | None = None,
 ) -> list[Row]:
     """Return the rows of held-out examples with all detailed values, numbered from `first`.
 
     `analyses` by FEN add the values of move evaluations.
     """
-    rows = score_examples(examples, completions, analyses)
+    answers = list(map(Completion.of, completions))
+    rows = score_examples(examples, answers, analyses)
     return [
         Row(
             first + row.index,
             example,
-            _refined(_details(example, completion) | dict(row.values), example),
-            written=PromptAndCompletion(example.prompt, example.completion, completion),
+            _refined(task_named(example.task).details(example, completion) | dict(row.values), example),
+            written=PromptAndCompletion(example.prompt, example.completion, completion.text),
         )
-        for row, example, completion in zip(rows, examples, completions, strict=True)
+        for row, example, completion in zip(rows, examples, answers, strict=True)
     ]
 
 
-def _details(example: Example, completion: str) -> dict[str, float]:
-    if example.task is Task.policy:
-        return {}
-    return {f"{Task.environment}/{name}": value for name, value in score_next_fen(example, completion).items()}
-
-
 def _refined(values: Mapping[str, float], example: Example) -> dict[str, float]:
-    """Return the values, and each `<suite>/<name>` again by the slices of the prompt's position and by its source.
-
-    The recall of illegal moves is also repeated under the kind of the illegal move.
-    """
+    """Return the values, and each `<suite>/<name>` again by the slices of the prompt's position and by its source."""
     own = {key: value for key, value in values.items() if key.count("/") == 1}
-    refined = dict(values) | with_slices(own, parse_fen(parse_prompt(example.prompt).fen))
+    refined = dict(values) | with_slices(own, parse_fen(task_named(example.task).query(example.prompt).fen))
     if example.source:
         refined |= {f"{key}/from_{example.source}": value for key, value in own.items()}
-    recall = own.get(RECALL_ILLEGAL)
-    return refined if recall is None else refined | {f"{RECALL_ILLEGAL}/{_illegal_kind(example)}": recall}
-
-
-def _illegal_kind(example: Example) -> str:
-    prompt = parse_environment_prompt(example.prompt)
-    try:
-        return illegal_kind(parse_fen(prompt.fen), prompt.uci)
-    except chess.InvalidMoveError:
-        return "no_move"
+    return refined

@@ -6,35 +6,15 @@ from math import fsum, isfinite, sqrt
 from statistics import NormalDist
 from typing import Any
 
-from ..tasks.types import Task
+from ..tasks import all_tasks
 from .games import Adjudicator
 from .intervals import Z_95, seeds_interval
 from .keys import SAMPLED, is_better, is_worse, lower_is_better
 from .paired import Comparison, compare
 from .table import Gain, Measure, Row
 
-GREEDY = (
-    "policy/valid",
-    "policy/legal_best_move",
-    "policy/legal_candidates",
-    "policy/best_move_accuracy",
-    "policy/top5_accuracy",
-    "policy/mate_in_one",
-    "policy/win_probability_loss",
-    "environment/valid",
-    "environment/next_state_accuracy",
-    "environment/reward_accuracy",
-    "environment/recall_legal",
-    "environment/recall_illegal",
-    "environment/recall_win",
-    "environment/recall_draw",
-    "environment/recall_terminated",
-)
 MATCH_ELO, BY_MATERIAL = "match/elo", f"match/ended/{Adjudicator.material}"
 MATES = "mate_in_one/accuracy"
-HEADLINE = (*GREEDY, MATES, *(f"{SAMPLED}/{key}" for key in GREEDY), MATCH_ELO)
-# The key of each task on which decisions during training are based.
-DECISION_KEYS = {Task.policy: "policy/legal_best_move", Task.environment: "environment/next_state_accuracy"}
 # Significance level: the share of runs in which chance alone may report a key as changed.
 LEVEL = 0.05
 # A key with fewer rows cannot pass the correction and would only weaken the tests of the others.
@@ -45,7 +25,7 @@ DETECTABLE_ERRORS = 2.487
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The headline keys that a run changed, each list in the order of HEADLINE."""
+    """The headline keys that a run changed, each list in the order of `headline_keys`."""
 
     better: list[str]
     worse: list[str]
@@ -53,6 +33,21 @@ class Changes:
     """Keys that are not in `worse`, but for which a one-sided test at 5 % without correction finds a loss."""
     detectable: Mapping[str, float] = field(default_factory=dict)
     """The smallest loss of each tested key that a one-sided test at 5 % finds with a probability of 80 %."""
+
+
+def greedy_keys() -> list[str]:
+    """Return the headline keys of all tasks, measured on greedy completions."""
+    return [key for task in all_tasks() for key in task.headline]
+
+
+def headline_keys() -> list[str]:
+    """Return all headline keys, in the order in which they are shown."""
+    return [*greedy_keys(), MATES, *(f"{SAMPLED}/{key}" for key in greedy_keys()), MATCH_ELO]
+
+
+def decision_keys() -> list[str]:
+    """Return the key of each task on which decisions during training are based."""
+    return [task.decision_key for task in all_tasks()]
 
 
 def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Measure]) -> Changes:
@@ -65,7 +60,7 @@ def changes(before: Iterable[Row], after: Iterable[Row], match: Mapping[str, Mea
     ValueError if the rows are not of the same items. Source: Holm, Scandinavian Journal of Statistics 6 (1979) 65-70.
     """
     compared = compare(before, after)
-    tested = {key: compared[key] for key in HEADLINE if key in compared and compared[key].n >= LEAST_ROWS}
+    tested = {key: compared[key] for key in headline_keys() if key in compared and compared[key].n >= LEAST_ROWS}
     if MATCH_ELO in match and match[MATCH_ELO].n >= LEAST_ROWS and not by_material_alone(match):
         tested[MATCH_ELO] = _elo_comparison(match[MATCH_ELO])
     better, worse = better_and_worse(tested)
@@ -132,7 +127,7 @@ def headline_gains(
 
     A gain is an entry of the run's summary.json. For the match it is the Elo.
     """
-    for key in HEADLINE:
+    for key in headline_keys():
         part, name = ("match", "elo") if key == MATCH_ELO else ("gain", key)
         gains = [gain for summary in summaries if (gain := summary.get(part, {}).get(name))]
         if len(gains) == len(summaries):

@@ -13,7 +13,7 @@ from ..model.batch import collate, similar_lengths
 from ..model.device import Precision
 from ..model.policy import Policy, evaluation_mode, spread
 from ..rollout.groups import prompt_tokens
-from ..tasks import parse_prompt
+from ..tasks import task_named
 from ..tasks.types import Example
 from .completions import CHUNK_ROWS
 from .keys import with_slices
@@ -60,7 +60,7 @@ def _values(example: Example, loss: LabelLoss | None) -> dict[str, float]:
         return {}
     key = f"{SuiteName.label_loss}/{example.task}"
     values = {key: loss.nat, f"{key}_per_token": loss.nat_per_token}
-    return with_slices(values, parse_fen(parse_prompt(example.prompt).fen))
+    return with_slices(values, parse_fen(task_named(example.task).query(example.prompt).fen))
 
 
 @torch.no_grad()

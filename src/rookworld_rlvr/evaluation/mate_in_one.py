@@ -17,7 +17,7 @@ import chess.pgn
 from ..board.fen import parse_fen, require_valid_fen
 from ..board.moves import is_legal_uci, is_mate
 from ..board.positions import StrictGameBuilder
-from ..tasks.policy import render_policy_prompt
+from ..tasks.policy.text import render_policy_prompt
 from .completions import CHUNK_ROWS
 from .keys import with_slices
 from .players import Player

@@ -16,12 +16,12 @@ from transformers import PreTrainedTokenizerBase
 
 from ..board.evals import PIECE_PAWNS
 from ..board.moves import is_legal_uci
-from ..rewards.move_values import move_values
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, prompt_tokens, require_complete
 from ..rollout.sampling import derive_seed
 from ..stockfish.analysis import Analysis
-from ..tasks.policy import policy_fields, render_policy_prompt
+from ..stockfish.move_values import move_values
+from ..tasks import Task, task_named
 
 MATE_PAWNS = 1000
 
@@ -57,21 +57,24 @@ def published_decoding() -> DecodingConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlayer:
-    """A model that completes policy prompts. It plays the text after `B:`, even if the rest is malformed."""
+    """A model that completes prompts of a task that names a move. It plays that move, even if the rest is malformed."""
 
     generator: Generator
     tokenizer: PreTrainedTokenizerBase
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     seed: int = 0
+    task: Task = field(default_factory=lambda: task_named("policy"))
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        return [best_move_text(completion) for completion in self.answers(boards, numbers)]
+        queries = (self.task.query(self.task.prompt(board.fen())) for board in boards)
+        answers = self.answers(boards, numbers)
+        return [self.task.move(answer, query) for answer, query in zip(answers, queries, strict=True)]
 
     def answers(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
-        """Return the whole policy completion for each position. Raises GeneratorError if one is missing."""
+        """Return the whole completion for each position. Raises GeneratorError if one is missing."""
         if not boards:
             return []
-        prompts = [render_policy_prompt(board.fen()) for board in boards]
+        prompts = [self.task.prompt(board.fen()) for board in boards]
         times: Counter[tuple[int, str]] = Counter()
         seeds = []
         for prompted in zip(numbers, prompts, strict=True):
@@ -87,15 +90,6 @@ class ModelPlayer:
         )
         require_complete(sampled, prompts=len(prompts), group_size=1)
         return [completion_text(self.tokenizer, done) for [done] in sampled]
-
-
-def best_move_text(completion: str) -> str:
-    """Return the words after `B:`, separated by single blanks; empty if there are none.
-
-    >>> best_move_text("M: e2e4 E: 0.3 B: e2e4"), best_move_text("M: e2e4")
-    ('e2e4', '')
-    """
-    return " ".join(policy_fields(completion).best)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from .table import Measure, Row, summarise
 
 
 class SuiteName(StrEnum):
-    """The suites of `rookworld evaluate`. The keys of a suite begin with its name."""
+    """The suites of `rookworld evaluate` that belong to no task. The keys of a suite begin with its name.
 
-    policy = "policy"
-    """Held-out `P:` examples, scored under the published metric names."""
-    environment = "environment"
-    """Held-out `A:` examples, scored under the published metric names."""
+    Every task is a suite, too, under its own name: its held-out examples.
+    """
+
     mate_in_one = "mate_in_one"
     """BIG-bench's checkmate in one."""
     selfplay = "selfplay"
@@ -41,7 +40,8 @@ def no_measures(rows: Sequence[Row]) -> Mapping[str, Measure]:
 class Suite:
     """Items of an evaluation and the function that turns them into rows."""
 
-    name: SuiteName
+    name: str
+    """A `SuiteName` or the name of a task."""
     items: Sequence[Hashable]
     """The items in order: row i belongs to item i. The `str` of an item is its identity."""
     rows: Callable[[int], Iterator[list[Row]]]

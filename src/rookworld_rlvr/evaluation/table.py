@@ -9,15 +9,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 
-import chess
-
-from ..board.fen import parse_fen
 from ..stockfish.analysis import Analysis
-from ..tasks.policy import parse_policy_prompt
-from ..tasks.types import Example, Task
+from ..tasks import task_named
+from ..tasks.types import Completion, Example
 from .intervals import mean_interval, wilson_interval
 from .keys import scale_of
-from .scoring import score_engine_loss, score_environment_row, score_policy_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +68,24 @@ class Gain:
 
 
 def score_examples(
-    examples: Sequence[Example], completions: Sequence[str], analyses: Mapping[str, Analysis] | None = None
+    examples: Sequence[Example], completions: Sequence[str | Completion], analyses: Mapping[str, Analysis] | None = None
 ) -> list[Row]:
     """Score every completion against its example, in order. `analyses` by FEN add the values of move evaluations.
 
-    Raises ValueError unless there is one completion for each example, and PromptError or LabelError for a malformed
-    example.
+    A text stands for a completion that ended by itself. Raises ValueError unless there is one completion for each
+    example, and PromptError or LabelError for a malformed example.
     """
     pairs = enumerate(zip(examples, completions, strict=True))
-    return [Row(index, example, _values(example, completion, analyses or {})) for index, (example, completion) in pairs]
+    return [
+        Row(index, example, _values(example, Completion.of(written), analyses or {}))
+        for index, (example, written) in pairs
+    ]
 
 
-def _values(example: Example, completion: str, analyses: Mapping[str, Analysis]) -> dict[str, float]:
-    if example.task is Task.environment:
-        values = score_environment_row(example, completion)
-        return {f"{Task.environment}/{name}": value for name, value in values.items()}
-    values, fen = score_policy_row(example, completion), parse_policy_prompt(example.prompt).fen
-    if fen in analyses:
-        values |= score_engine_loss(completion, analyses[fen])
-    color = chess.COLOR_NAMES[parse_fen(fen).turn]
-    keys = ((f"{Task.policy}/{name}", value) for name, value in values.items())
-    return {name: value for key, value in keys for name in (key, f"{key}/{color}")}
+def _values(example: Example, completion: Completion, analyses: Mapping[str, Analysis]) -> dict[str, float]:
+    task = task_named(example.task)
+    analysis = analyses.get(task.query(example.prompt).fen) if task.names_move else None
+    return task.values(example, completion, analysis)
 
 
 def summarise(rows: Iterable[Row]) -> dict[str, Measure]:

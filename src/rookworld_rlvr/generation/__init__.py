@@ -3,7 +3,7 @@
 Begin with `dataset.py`. Other packages import only the names below.
 """
 
-from .dataset import CARD_FILE, Request, generate
+from .dataset import CARD_FILE, GENERATED, Request, generate
 from .move_evals import positions_with_moves, write_move_evals
 
-__all__ = ["CARD_FILE", "Request", "generate", "positions_with_moves", "write_move_evals"]
+__all__ = ["CARD_FILE", "GENERATED", "Request", "generate", "positions_with_moves", "write_move_evals"]

@@ -21,11 +21,9 @@ from ..progress import OpenProgress
 from ..provenance import digest
 from ..stockfish.engine import HASH_MIB, Engine, EngineConfig
 from ..stockfish.uci import Limit
-from ..tasks.audit import audit
-from ..tasks.audit_report import AuditReport
-from ..tasks.types import Task
+from ..tasks.audit import AuditReport, audit
 from .game_log import GameLog, Header
-from .rows import Rows, row_of_move_evals, row_of_transition
+from .rows import CollectedRow, Rows, row_of_move_evals, row_of_transition
 from .sources import Source
 from .transitions import rows_from_positions
 from .workers import Game, Labelling, new_games, open_workers
@@ -43,7 +41,8 @@ ENGINE_SHARE = 0.3
 class Request:
     """Options of `rookworld data generate`."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[str, ...]
+    """Names of the tasks, of those in `GENERATED`."""
     rows: int
     """Number of training rows of each task; held-out rows are in addition."""
     seed: int
@@ -72,7 +71,7 @@ def generate(request: Request, progress: OpenProgress) -> int:
     """
     with prefixed("--positions", ValueError, OSError):
         labelling = Labelling(request.engine, request.limit, _given_games(request.positions))
-    engine = _engine_header(labelling) if Task.policy in request.tasks else {}
+    engine = _engine_header(labelling) if any(GENERATED[task].labelled for task in request.tasks) else {}
     make_folder(request.folder / "games", "--out")
     card: dict[str, object] = {
         "seed": request.seed,
@@ -86,7 +85,7 @@ def generate(request: Request, progress: OpenProgress) -> int:
         rows = _generate_task(task, request, labelling, engine, progress)
         restarts += rows.restarts
         with progress(f"audit of {task}", request.rows) as audited:
-            card[task.value] = _write_rows(request.folder, task, rows, audited)
+            card[task] = _write_rows(request.folder, task, rows, audited)
     write_lines(request.folder / CARD_FILE, [json.dumps(card, indent=2)])
     return restarts
 
@@ -106,23 +105,41 @@ def _given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(games)
 
 
-READERS = {Task.policy: row_of_move_evals, Task.environment: row_of_transition}
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How the rows of a task are made from games."""
+
+    read: Callable[[str], CollectedRow]
+    """Function that reads a line of a game."""
+    labelled: bool
+    """Whether the engine labels them. Its evaluations are then written to a file of their own."""
+    from_other_games: bool
+    """Whether the given games, and the engine's games of a labelled task, come before new games."""
 
 
-def _generate_task(task: Task, request: Request, labelling: Labelling, engine: Header, progress: OpenProgress) -> Rows:
+# The task whose games the engine plays.
+LABELLED = "policy"
+GENERATED = {
+    LABELLED: Made(row_of_move_evals, labelled=True, from_other_games=False),
+    "environment": Made(row_of_transition, labelled=False, from_other_games=True),
+}
+
+
+def _generate_task(task: str, request: Request, labelling: Labelling, engine: Header, progress: OpenProgress) -> Rows:
+    made = GENERATED[task]
     settings: dict[str, str | int] = {"version": GAMES_VERSION, "python_chess": chess.__version__}
-    if task is Task.policy:
+    if made.labelled:
         settings |= {**engine, "given": digest("\n".join(fens) for fens in labelling.given)}
-    header: Header = {"task": task.value, "seed": request.seed, **settings}
+    header: Header = {"task": task, "seed": request.seed, **settings}
     rows = Rows(request.excluded, request.rows, request.held_out_fraction)
-    if task is Task.environment:
+    if made.from_other_games:
         _add_given_games(rows, request.seed, labelling.given)
         _add_engine_games(rows, request)
     with closing(GameLog(request.folder / "games" / f"{task}.jsonl", header)) as log:
-        rows.add_games(map(Game, log.games()), READERS[task], lambda: None)
-        new_games = _new_games(log, request, labelling if task is Task.policy else None)
+        rows.add_games(map(Game, log.games()), made.read, lambda: None)
+        new_games = _new_games(log, request, labelling if made.labelled else None)
         with closing(new_games) as games, progress(task, request.rows, start=len(rows.kept)) as show:
-            rows.add_games(games, READERS[task], lambda: show(len(rows.kept)))
+            rows.add_games(games, made.read, lambda: show(len(rows.kept)))
     return rows
 
 
@@ -136,8 +153,8 @@ def _add_given_games(rows: Rows, seed: int, given: Sequence[Sequence[str]]) -> N
 
 def _add_engine_games(rows: Rows, request: Request) -> None:
     """Add transitions of the engine's games, read from the policy task's log, up to ENGINE_SHARE of the rows."""
-    log = request.folder / "games" / f"{Task.policy}.jsonl"
-    if Task.policy not in request.tasks or not log.is_file():
+    log = request.folder / "games" / f"{LABELLED}.jsonl"
+    if LABELLED not in request.tasks or not log.is_file():
         return
     with log.open(encoding="utf-8") as games:
         next(games)
@@ -157,11 +174,11 @@ def _new_games(log: GameLog, request: Request, labelling: Labelling | None) -> G
             yield game
 
 
-def _write_rows(folder: Path, task: Task, rows: Rows, audited: Callable[[int], None]) -> dict[str, object]:
+def _write_rows(folder: Path, task: str, rows: Rows, audited: Callable[[int], None]) -> dict[str, object]:
     """Write and audit a task's files; return its part of the data card. Raises RuntimeError if a label is wrong."""
     for prefix, some in (("", rows.kept), (HELD_OUT, rows.held_out)):
         files = {f"{prefix}{task}.txt": [row.line for row in some]}
-        if task is Task.policy:
+        if GENERATED[task].labelled:
             files[f"{prefix}{MOVE_EVALS}"] = [row.move_evals for row in some]
         for name, lines in files.items():
             if lines:
@@ -180,24 +197,17 @@ def _engine_header(labelling: Labelling) -> dict[str, str | int]:
     return {"engine": name, **limits, "hash_mib": HASH_MIB}
 
 
-def _card(task: Task, rows: Rows, report: AuditReport) -> dict[str, object]:
+def _card(task: str, rows: Rows, report: AuditReport) -> dict[str, object]:
     """Return the counts of the rows and of the file's audit. Raises RuntimeError if a label is wrong."""
     if not report.is_clean:
         raise RuntimeError(f"expected clean rows, got {'; '.join(report.lines())}")
     colors = Counter(row.line.split(" ", 3)[2] for row in rows.kept)
-    card: dict[str, object] = {
+    return {
         "rows": len(rows.kept),
         "held_out": len(rows.held_out),
         "games": rows.games,
         "rows_by_source": dict(sorted(Counter(row.source for row in rows.kept).items())),
         "rows_by_color": {"white": colors["w"], "black": colors["b"]},
         "dropped": dict(rows.dropped),
+        **report.tasks[task].card(),
     }
-    if task is Task.policy:
-        sides = {"white": report.white, "black": report.black}
-        checked = {color: side.rows for color, side in sides.items()}
-        # The audit is clean, so each of these mates in one is the best move of its row.
-        mates = {color: side.mates for color, side in sides.items()}
-        return card | {"labels_checked": checked, "mates_in_one_best": mates}
-    rewards = Counter(row.line.split("+")[4] for row in rows.kept)
-    return card | {"reward_classes": dict(sorted(rewards.items()))}

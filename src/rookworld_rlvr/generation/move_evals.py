@@ -7,10 +7,10 @@ from pathlib import Path
 from ..board.fen import parse_fen
 from ..files import replacing
 from ..stockfish.engine import EngineConfig
+from ..stockfish.move_evals import MoveEvals, render_move_evals
 from ..stockfish.pool import EnginePool
-from ..tasks import policy_fens
+from ..tasks import fens_of_moves
 from ..tasks.corpus import read_corpus
-from ..tasks.move_evals import MoveEvals, render_move_evals
 
 # Number of positions between two reports of progress.
 CHUNK = 64
@@ -19,7 +19,7 @@ CHUNK = 64
 def positions_with_moves(sources: Sequence[str]) -> list[str]:
     """Return the FENs of the `P:` rows, each once, without mates and stalemates. Raises UserError."""
     prompts = (example.prompt for source in sources for example in read_corpus(source).examples)
-    fens = dict.fromkeys(policy_fens(prompts).values())
+    fens = dict.fromkeys(fens_of_moves(prompts).values())
     return [fen for fen in fens if any(parse_fen(fen).legal_moves)]
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..board.fen import parse_fen, position_key
+from ..stockfish.move_evals import MoveEvals, parse_move_evals
 from ..tasks.corpus import example_key, is_held_out, split_line
-from ..tasks.move_evals import MoveEvals, parse_move_evals
-from ..tasks.policy import MAX_CANDIDATES, render_policy, render_policy_prompt
+from ..tasks.policy.text import MAX_CANDIDATES, render_policy, render_policy_prompt
 from ..tasks.types import ParseFailure, PolicyCompletion
 from .workers import Game
 
@@ -28,7 +28,7 @@ class CollectedRow:
     line: str
     """The row in its published format."""
     move_evals: str = ""
-    """Evaluations of all legal moves of a `P:` row, as `tasks.move_evals` writes them."""
+    """Evaluations of all legal moves of a `P:` row, as `stockfish.move_evals` writes them."""
 
 
 def row_of_move_evals(line: str) -> CollectedRow:

@@ -10,7 +10,7 @@ import chess
 from ..board.evals import win_probability
 from ..board.moves import is_mate
 from ..board.openings import OPENINGS, opening_board
-from ..tasks.move_evals import Analyse, MoveEvals
+from ..stockfish.move_evals import Analyse, MoveEvals
 
 # Half of the games start after a named opening, the other half after up to this many random plies.
 OPENING_FRACTION = 0.5

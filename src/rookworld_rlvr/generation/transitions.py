@@ -12,7 +12,7 @@ import chess
 from ..board.moves import is_legal_uci
 from ..board.openings import OPENINGS
 from ..board.transition import step
-from ..tasks.environment import render_environment, render_environment_prompt
+from ..tasks.environment.text import render_environment, render_environment_prompt
 from ..tasks.move_classes import IllegalKind, TransitionClass, illegal_kind, transition_class
 from .sources import Source, random_ending, start_board
 

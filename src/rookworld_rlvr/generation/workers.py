@@ -14,9 +14,8 @@ import chess
 
 from ..errors import ScorerError
 from ..stockfish.engine import Engine, EngineConfig, engine_position
+from ..stockfish.move_evals import Analyse, MoveEvals, render_move_evals
 from ..stockfish.uci import Limit
-from ..tasks.move_evals import Analyse, MoveEvals, render_move_evals
-from ..tasks.types import Task
 from .sources import Source, sourced_game
 from .transitions import transition_game
 
@@ -51,7 +50,7 @@ def policy_game(seed: int, number: int, analyse: Analyse, given: Sequence[Sequen
         live = (board for board in boards if any(board.legal_moves))
         evals = (MoveEvals(board.fen(), Source.given, analyse(board)) for board in live)
         return [render_move_evals(entry) for entry in evals]
-    rng = random.Random(f"{Task.policy}-{seed}-{number - len(given)}")
+    rng = random.Random(f"policy-{seed}-{number - len(given)}")
     return [render_move_evals(entry) for entry in sourced_game(rng, analyse)]
 
 
@@ -111,7 +110,7 @@ def _work(connection: Connection, seed: int, labelling: Labelling | None) -> Non
     with suppress(EOFError, ConnectionError):
         if labelling is None:
             while True:
-                rng = random.Random(f"{Task.environment}-{seed}-{connection.recv()}")
+                rng = random.Random(f"environment-{seed}-{connection.recv()}")
                 connection.send(Game(list(transition_game(rng))))
         with closing(Engine(labelling.engine)) as engine:
             while True:

@@ -12,8 +12,7 @@ from typing import Any
 from ..rewards import RubricConfig
 from ..rewards.score import Scorer, ScoreRequest
 from ..rewards.scorer import make_scorer
-from ..tasks import parse_prompt
-from ..tasks.types import Task
+from ..tasks import Task, all_tasks, task_of
 from . import shipped_examples
 
 Text = str | Sequence[dict[str, Any]]
@@ -26,7 +25,7 @@ class TaskReward:
     def __init__(self, task: Task, scorer: Scorer) -> None:
         self._task, self._scorer = task, scorer
         # TRL names its metrics after it.
-        self.__name__ = f"{task}_reward"
+        self.__name__ = f"{task.name}_reward"
 
     def __call__(
         self,
@@ -44,7 +43,7 @@ class TaskReward:
             ScoreRequest(_text(prompt), _text(completion), label)
             for prompt, completion, label in zip(prompts, completions, labels, strict=True)
         ]
-        mine = [parse_prompt(request.prompt).task is self._task for request in requests]
+        mine = [task_of(request.prompt) is self._task for request in requests]
         scores = iter(self._scorer.score_all([request for request, own in zip(requests, mine, strict=True) if own]))
         return [next(scores).total if own else None for own in mine]
 
@@ -52,7 +51,7 @@ class TaskReward:
 def reward_functions(config: RubricConfig | None = None) -> list[TaskReward]:
     """Return a function for each task, for `reward_funcs=`. They share one scorer. Raises what `make_scorer` raises."""
     scorer = make_scorer(config)
-    return [TaskReward(task, scorer) for task in Task]
+    return [TaskReward(task, scorer) for task in all_tasks()]
 
 
 def trl_rows() -> list[dict[str, str | None]]:

@@ -14,8 +14,8 @@ import chess.pgn
 from ..board.fen import parse_fen, require_valid_fen
 from ..board.moves import is_legal_uci
 from ..evaluation.players import DecodingConfig
-from ..tasks.environment import parse_environment_prompt, render_environment_prompt
-from ..tasks.state_comparison import compare_next_state
+from ..tasks.environment.comparison import compare_next_state
+from ..tasks.environment.text import parse_environment_prompt, render_environment_prompt
 from .choice import MoveChooser
 
 MAX_MOVES = 1000

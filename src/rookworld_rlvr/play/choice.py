@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import chess
 
 from ..board.fen import require_valid_fen
-from ..evaluation.completions import greedy_texts
-from ..evaluation.players import DecodingConfig, ModelPlayer, best_move_text, published_decoding
+from ..evaluation.completions import greedy_completions
+from ..evaluation.players import DecodingConfig, ModelPlayer, published_decoding
 from ..model.policy import Policy
 from ..rollout.generator import Generator
-from ..tasks.policy import legal_candidates, parse_policy
-from ..tasks.types import Example, PolicyCompletion, Task
+from ..tasks import Task, task_named, task_of
+from ..tasks.types import Example
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Choice:
     """The legal candidates in `text` with their evals in pawns, in their order; empty if `text` cannot be parsed. A
     search of chosen moves leaves out the others."""
     illegal: tuple[str, ...]
-    """The moves after `B:` of the completions that were refused, in order; empty if the first was accepted."""
+    """The moves of the completions that were refused, in order; empty if the first was accepted."""
     replaced: bool
     """True if no completion had a legal move, so that `move` is a random one."""
 
@@ -35,9 +35,13 @@ class Choice:
 class MoveChooser:
     """A model that chooses moves."""
 
-    def __init__(self, policy: Policy, generator: Generator, *, seed: int = 0) -> None:
-        """Give the generator the policy's weights. `seed` decides what is sampled."""
+    def __init__(self, policy: Policy, generator: Generator, *, seed: int = 0, task: Task | None = None) -> None:
+        """Give the generator the policy's weights. `seed` decides what is sampled.
+
+        `task` makes the prompts; by default the policy task.
+        """
         self.policy, self._generator, self._seed = policy, generator, seed
+        self._task = task or task_named("policy")
         generator.sync(policy.model)
 
     def play(self, fen: str, *, temperature: float = 0.0, attempts: int = 3) -> Choice:
@@ -58,7 +62,7 @@ class MoveChooser:
     ) -> Choice:
         """Return the move in a position.
 
-        If the move after `B:` is illegal, or not one of `among` (the moves to search), the model is prompted again up
+        If the model's move is illegal, or not one of `among` (the moves to search), the model is prompted again up
         to `attempts` times, with the decoding of the published self-play. After that a random legal move replaces it.
         If none of `among` is legal, all legal moves are allowed. `number` is the number of the prompt within the game:
         another number gives other samples. Raises GeneratorError.
@@ -67,14 +71,12 @@ class MoveChooser:
         if not legal:
             return Choice("", "", {}, (), replaced=False)
         legal = [move for move in legal if move in (among or ())] or legal
-        first = self._complete(board, decoding, number, 0)
-        parsed = parse_policy(first)
-        candidates = legal_candidates(board, parsed) if isinstance(parsed, PolicyCompletion) else {}
-        candidates = {move: pawns for move, pawns in candidates.items() if move in legal}
+        first, query = self._complete(board, decoding, number, 0), self._task.query(self._task.prompt(board.fen()))
+        candidates = {move: pawns for move, pawns in self._task.candidates(first, query).items() if move in legal}
         illegal: list[str] = []
         for attempt in range(attempts + 1):
             text = first if attempt == 0 else self._complete(board, published_decoding(), number, attempt)
-            move = best_move_text(text)
+            move = self._task.move(text, query)
             if move in legal:
                 return Choice(move, first, candidates, tuple(illegal), replaced=False)
             illegal.append(move)
@@ -83,9 +85,9 @@ class MoveChooser:
 
     def next_state(self, prompt: str) -> str:
         """Return the greedy completion of an `A:` prompt. Raises GeneratorError."""
-        example = Example(Task.environment, prompt, None)
-        return greedy_texts(self._generator, self.policy.tokenizer, [example])[0]
+        example = Example(task_of(prompt).name, prompt, None)
+        return greedy_completions(self._generator, self.policy.tokenizer, [example])[0].text
 
     def _complete(self, board: chess.Board, decoding: DecodingConfig, number: int, attempt: int) -> str:
-        player = ModelPlayer(self._generator, self.policy.tokenizer, decoding, seed=self._seed + attempt)
+        player = ModelPlayer(self._generator, self.policy.tokenizer, decoding, self._seed + attempt, self._task)
         return player.answers([board], [number])[0]

@@ -1,6 +1,6 @@
 """Answer to the command `uci`, in a module of its own so that it can be sent before torch is imported."""
 
-from ..tasks.policy import MAX_CANDIDATES
+from ..tasks.policy.text import MAX_CANDIDATES
 
 NAME, AUTHOR = "rookworld", "the rookworld-rlvr team"
 MAX_ATTEMPTS, MAX_TOP_K = 10, 64

@@ -21,7 +21,7 @@ from ..board.moves import is_legal_uci
 from ..errors import UserError
 from ..evaluation.players import DecodingConfig
 from ..rollout.generator import GeneratorError
-from ..tasks.policy import MAX_CANDIDATES
+from ..tasks.policy.text import MAX_CANDIDATES
 from .choice import Choice, MoveChooser
 from .introduction import MAX_ATTEMPTS, MAX_TOP_K, introduction
 

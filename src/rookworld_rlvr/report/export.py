@@ -10,8 +10,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from ..errors import UserError
-from ..evaluation.headline import HEADLINE, MATCH_ELO
-from ..evaluation.keys import KEYS, SAMPLED, lower_is_better
+from ..evaluation.headline import MATCH_ELO, headline_keys
+from ..evaluation.keys import key_of, lower_is_better
 from ..files import make_folder, write_text
 from ..training.checkpoint import FOLDER, STATE_FILE, checkpoint_step, list_checkpoints
 from ..training.run_files import CONFIG_FILE
@@ -46,7 +46,7 @@ def export(run: Path, target: Path, *, checkpoint: str) -> list[Path]:
 def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> ModelCard:
     """Return the card of the checkpoint after `step` steps. It has scores only if the run evaluated this checkpoint."""
     evaluated = _evaluated(run.summary) if run.summary.get("steps") == step else {}
-    rows = [(key, evaluated[key]) for key in HEADLINE if key in evaluated]
+    rows = [(key, evaluated[key]) for key in headline_keys() if key in evaluated]
     data = ModelCardData(
         language="en",
         license="mit",
@@ -87,7 +87,7 @@ def _table_row(key: str, measure: Mapping[str, Any]) -> tuple[str, ...]:
     digits = 0 if key == MATCH_ELO else 3
     direction = "lower" if lower_is_better(key) else "higher"
     values = (f"{float(measure[part]):.{digits}f}" for part in ("value", "low", "high"))
-    meaning = KEYS[key.removeprefix(f"{SAMPLED}/")].meaning
+    meaning = key_of(key).meaning
     return key, f"{meaning}; {direction} is better", *values, str(measure["n"])
 
 

@@ -9,15 +9,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from ..evaluation.headline import HEADLINE, MATCH_ELO, headline_gains
+from ..board.drawing import Drawing
+from ..evaluation.headline import MATCH_ELO, headline_gains, headline_keys
 from ..evaluation.keys import lower_is_better
-from .boards import TranscriptBoards, draw
 from .curves import chart_data, marks
 from .learning_curve import learning_curve_svg
 from .run_record import RunRecord
 from .summary import Summary, interval_text, signed, summarise_run
 from .svg import board_svg, shared_shapes
-from .transcripts import Transcript
+from .transcripts import Transcript, draw
 
 REPORT = "report.html"
 FOLDER = Path(__file__).parent / "page"
@@ -47,7 +47,7 @@ class Shown:
     """A transcript with its boards."""
 
     transcript: Transcript
-    boards: TranscriptBoards
+    boards: Drawing
     run: int
 
 
@@ -110,10 +110,10 @@ def _text(name: str) -> str:
 def _page(run: RunRecord) -> RunPage:
     summary = run.summary
     moved = [*summary.get("worse", []), *summary.get("better", [])]
-    keys = [*moved, *(key for key in HEADLINE if key not in moved)]
+    keys = [*moved, *(key for key in headline_keys() if key not in moved)]
     gains = summary.get("gain", {})
     headline = [change for key in keys if (change := _change(summary, key))]
-    others = [change for key in gains if key not in HEADLINE and (change := _change(summary, key))]
+    others = [change for key in gains if key not in headline_keys() and (change := _change(summary, key))]
     checks = {name: f"{check['measured']:.2e}, at most {check['bound']:.2g}"
               for name, check in summary.get("preflight", {}).items()}  # fmt: skip
     tables = {name: summary[name] for name in ("recovery", "software", "hashes") if name in summary}

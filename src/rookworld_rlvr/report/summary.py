@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import fmean, variance
 from typing import Any
 
-from ..evaluation.headline import BY_MATERIAL, HEADLINE, LEAST_ROWS, MATCH_ELO
+from ..evaluation.headline import BY_MATERIAL, LEAST_ROWS, MATCH_ELO, headline_keys
 from ..training.health import PREFIX
 
 # Number of steps at the beginning and at the end of a run whose mean rewards are compared.
@@ -124,7 +124,7 @@ def interval_text(measure: Mapping[str, Any], digits: int) -> str:
 
 
 def _unchanged(summary: Mapping[str, Any]) -> str:
-    shown = [key for key in HEADLINE if key in summary.get("gain", {})]
+    shown = [key for key in headline_keys() if key in summary.get("gain", {})]
     shown += [MATCH_ELO] if summary.get("match", {}).get("elo") else []
     if not shown:
         return "The model was not evaluated after training, so it is not known whether it plays better."

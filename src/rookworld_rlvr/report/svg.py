@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 import chess
 import chess.svg
 
-from .boards import Arrow, Board, Kind
+from ..board.drawing import Arrow, Board, Kind
 
 COLORS = {Kind.best: "#15781bcc", Kind.legal: "#003088aa", Kind.illegal: "#b31b1bcc"}
 WRONG = "#d0453acc"

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .boards import Board, Kind, TranscriptBoards, draw
-from .transcripts import Transcript
+from ..board.drawing import Board, Drawing, Kind
+from .transcripts import Transcript, draw
 
 LIGHT, DARK, WRONG = "#e3d5bd", "#b79b76", "#d0453a"
 # Colours of the squares where an arrow begins and ends, by its kind. Later kinds cover earlier ones.
@@ -41,7 +41,7 @@ def transcript_view(transcript: Transcript) -> RenderableType:
     return Group(*parts, Text(f"{'values':<10} {values}", style="dim"))
 
 
-def _head(transcript: Transcript, drawn: TranscriptBoards) -> Text:
+def _head(transcript: Transcript, drawn: Drawing) -> Text:
     words = [] if transcript.step is None else [f"step {transcript.step}"]
     words.append(transcript.task)
     if transcript.reward is not None:
@@ -52,7 +52,7 @@ def _head(transcript: Transcript, drawn: TranscriptBoards) -> Text:
     return head
 
 
-def _moves(drawn: TranscriptBoards) -> Table:
+def _moves(drawn: Drawing) -> Table:
     table = Table("move", "eval", "", box=None, padding=(0, 1))
     for move in drawn.candidates:
         marks = ["best"] * move.best + ["illegal"] * (not move.legal) + ["again"] * move.repeated

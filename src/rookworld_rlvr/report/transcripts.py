@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..board.drawing import Drawing
 from ..errors import UserError, first_line
 from ..evaluation.suite import SuiteName
 from ..files import whole_lines
-from ..tasks import parse_prompt
-from ..tasks.corpus import parse_completion
-from ..tasks.types import ParseFailure, Task
+from ..tasks import task_named, task_of
+from ..tasks.types import Completion, ParseFailure
 from ..training.run_files import ROLLOUTS_FILE
 
 ROWS_ENDING = ".rows.jsonl"
@@ -21,7 +21,7 @@ ROWS_ENDING = ".rows.jsonl"
 class Transcript:
     """A prompt and a model's completion."""
 
-    task: Task
+    task: str
     prompt: str
     completion: str
     expected: str | None
@@ -71,18 +71,25 @@ def of_run(line: Mapping[str, Any]) -> Transcript:
     texts = isinstance(values["prompt"], str) and isinstance(values["completion"], str)
     if not texts or not isinstance(values["components"], dict):
         raise ValueError("expected texts as prompt and completion, and an object as components")
-    parse_prompt(values["prompt"])
-    return Transcript(**values | {"task": Task(line["task"])})
+    task_named(values["task"]).query(values["prompt"])
+    return Transcript(**values)
 
 
 def _of_evaluation(line: Mapping[str, Any]) -> Transcript:
     prompt, completion = line["prompt"], line["completion"]
     values = {key: float(value) for key, value in line["values"].items()}
-    task = parse_prompt(prompt).task
+    task = task_of(prompt)
+    query = task.query(prompt)
     if line["suite"] == SuiteName.mate_in_one:
         # The completion of a player is only its best move.
         failure = None if values[f"{line['suite']}/accuracy"] else f"unsolved: expected {line['expected']}"
-        return Transcript(task, prompt, f"B: {completion}", line["expected"], failure, components=values)
-    answer = parse_completion(task, completion)
+        return Transcript(task.name, prompt, f"B: {completion}", line["expected"], failure, components=values)
+    answer = task.parse(Completion(completion), query)
     failure = f"{answer.reason}: {answer.detail}" if isinstance(answer, ParseFailure) else None
-    return Transcript(task, prompt, completion, line["expected"], failure, components=values)
+    return Transcript(task.name, prompt, completion, line["expected"], failure, components=values)
+
+
+def draw(transcript: Transcript) -> Drawing:
+    """Return the drawing of a transcript. Its problem is the kind of the transcript's failure if it has one."""
+    drawn = task_named(transcript.task).draw(transcript.prompt, transcript.completion)
+    return drawn if transcript.failure is None else replace(drawn, problem=transcript.failure.partition(":")[0])

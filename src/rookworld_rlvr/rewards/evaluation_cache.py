@@ -9,7 +9,7 @@ from ..errors import UserError
 from ..files import asset
 from ..stockfish.analysis import Analysis
 from ..stockfish.engine import engine_position
-from ..tasks.move_evals import move_evals_lines, parse_move_evals
+from ..stockfish.move_evals import move_evals_lines, parse_move_evals
 
 DEFAULT = "default"
 # Number of parsed entries kept: more than the positions of a step. An entry takes about 5 kB.

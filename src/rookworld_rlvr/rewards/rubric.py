@@ -13,27 +13,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import lru_cache
-from types import ModuleType
 from typing import Any, cast
 
 from ..stockfish.analysis import Analysis
 from ..stockfish.engine import EngineOptions
-from ..tasks import parse_prompt
-from ..tasks.types import PolicyPrompt
-from . import environment_rewards, policy_rewards
-from .environment_rewards import (
-    EnvironmentRewardConfig,
-    EnvironmentTruth,
-    score_environment,
-    truth_of_environment,
-)
+from ..stockfish.move_values import MoveValues, move_values
+from ..tasks import Task, all_tasks, task_named, task_of
+from ..tasks.environment.reward import EnvironmentRewardConfig
+from ..tasks.policy.reward import PolicyRewardConfig
+from ..tasks.task import Weights
+from ..tasks.types import Completion
 from .evaluation_cache import DEFAULT
-from .move_values import MoveValues, move_values
-from .policy_rewards import PolicyRewardConfig, PolicyTruth, best_move_value, score_policy, truth_of_policy
 from .score import Score
 
 TIERS = ("structure", "parse", "correctness")
-Weights = Mapping[str, Mapping[str, float]]
 # More than the prompts of a step, each of which all completions of a group share; an entry takes about 10 kB.
 CACHED_PROMPTS = 1024
 # Weights are relative. A larger one is a typing error, and without a bound their sums could overflow.
@@ -54,7 +47,7 @@ UNCHECKED_OPTIONS = ("source", "move_evals", "stockfish")
 
 
 class MoveSource(StrEnum):
-    """Source of the values of legal moves, by which the moves and evals of a `P:` completion are scored."""
+    """Source of the values of legal moves, by which the moves and evals of a completion are scored."""
 
     cached = "cached"
     """Move evaluations of the file `rubric.move_evals`. For a position that it lacks: Stockfish if it is installed,
@@ -109,8 +102,7 @@ class Rubric:
             raise ValueError(f"expected rubric.source to be one of {', '.join(MoveSource)}, got {config.source!r}")
         self._config = copy.deepcopy(config)
         self._tiers = weights_of(config.tiers)
-        self._policy_weights = _by_tier(policy_rewards, config.policy.weights)
-        self._environment_weights = _by_tier(environment_rewards, config.environment.weights)
+        self._weights = {task.name: _by_tier(task.tier_weights(self._options(task))) for task in all_tasks()}
 
     def score(
         self,
@@ -119,50 +111,53 @@ class Rubric:
         label: str | None = None,
         *,
         analysis: Analysis | None = None,
+        finished: bool = True,
     ) -> Score:
         """Return the reward of a completion and its components.
 
         `label` is the reference completion's text. For a `P:` prompt it adds the components that compare with it. For
         an `A:` prompt it is only checked to parse, since python-chess decides if they differ. It is ignored with
         source=rules and source=engine.
-        `analysis` holds an engine's evaluations of the position of a `P:` prompt. It is required with source=engine,
-        preferred to the label with source=cached, and ignored otherwise; see `scorer.Scorer`.
-        In mate and stalemate no correctness component of a `P:` prompt applies, and only the format is scored.
+        `analysis` holds an engine's evaluations of the position of a prompt that asks for a move. It is required with
+        source=engine, preferred to the label with source=cached, and ignored otherwise; see `scorer.Scorer`.
+        In mate and stalemate no correctness component of such a prompt applies, and only the format is scored.
+        `finished` says that the completion ended by itself, which only a chat prompt rewards.
         Raises PromptError for a malformed prompt, LabelError for a malformed label (both are ValueErrors),
         and ValueError for an analysis that is missing or of another position.
         """
         uses_label = self._config.source in (MoveSource.labels, MoveSource.cached)
-        truth = _truth(prompt, label if uses_label else None)
-        source, used = "", None
-        if isinstance(truth, PolicyTruth):
-            values = self._values(prompt, truth, analysis)
-            used = analysis if values else None
-            source = used.origin if used else "label" if truth.label else "rules"
-            components, failure = score_policy(completion, truth, self._config.policy, values)
-            weights = self._policy_weights
-        else:
-            components, failure = score_environment(completion, truth)
-            weights = self._environment_weights
-        value = quality(components, weights, self._tiers, refused=failure is not None)
+        task = task_of(prompt)
+        query, truth = _query_and_truth(task.name, prompt, label if uses_label else None)
+        source, values = "", None
+        if task.names_move:
+            values = self._values(prompt, truth.legal, analysis)
+            source = analysis.origin if analysis and values else "label" if truth.label else "rules"
+        written = Completion(completion, finished)
+        components, failure = task.score(written, query, truth, values, self._options(task))
+        value = quality(components, self._weights[task.name], self._tiers, refused=failure is not None)
         total = (1 - value) * self._config.malformed_reward + value
-        return Score(total, components, failure, source, used)
+        return Score(total, components, failure, source, analysis if values else None)
 
-    def best_move_values(self, analysis: Analysis) -> dict[str, float]:
-        """Return each legal move's value in [0, 1] as the best move of a completion, without the other components."""
-        values = move_values(analysis)
-        return {move: best_move_value(move, values, self._config.policy) for move in values.evals_pawns}
+    def best_move_values(self, prompt: str, analysis: Analysis) -> dict[str, float]:
+        """Return each legal move's value in [0, 1] as the move that a completion names, without other components."""
+        task, values = task_of(prompt), move_values(analysis)
+        return {move: task.move_value(move, values, self._options(task)) for move in values.evals_pawns}
 
-    def _values(self, prompt: str, truth: PolicyTruth, analysis: Analysis | None) -> MoveValues | None:
+    def _options(self, task: Task) -> Any:
+        """Return the options of a task's reward; None for a task that has none in the configuration."""
+        return getattr(self._config, task.name, None)
+
+    def _values(self, prompt: str, legal: frozenset[str], analysis: Analysis | None) -> MoveValues | None:
         """Return the move values; None in mate and stalemate, and if no engine's evaluations are used."""
         source = self._config.source
-        if not truth.legal or source in (MoveSource.labels, MoveSource.rules):
+        if not legal or source in (MoveSource.labels, MoveSource.rules):
             return None
         if analysis is None:
             if source is MoveSource.engine:
                 raise ValueError(f"rubric.source=engine: expected an engine's analysis, got none for {prompt!r}")
             return None
         values = move_values(analysis)
-        if values.evals_pawns.keys() != truth.legal:
+        if values.evals_pawns.keys() != legal:
             raise ValueError(f"expected the analysis of {prompt!r}, got that of {analysis.position!r}")
         return values
 
@@ -203,9 +198,10 @@ def check_config(config: Any) -> None:
         low, high = BOUNDS.get(path, (0.0, MAX_WEIGHT))
         if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
             raise ValueError(f"expected rubric.{path} to be a number from {low:g} to {high:g}, got {value!r}")
-    for task in ("policy", "environment"):
-        if not sum(weights_of(getattr(config, task).weights).values()):
-            raise ValueError(f"expected a weight above 0 among those of rubric.{task}.weights, got none")
+    for task in all_tasks():
+        options = getattr(config, task.name, None)
+        if options is not None and not sum(weights_of(options.weights).values()):
+            raise ValueError(f"expected a weight above 0 among those of rubric.{task.name}.weights, got none")
 
 
 def _iter_options(config: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -219,17 +215,12 @@ def _iter_options(config: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield here, value
 
 
-def _by_tier(task: ModuleType, config: Any) -> Weights:
-    """Return the weights of a task's components by tier. `config` holds the factor of each group of correctness."""
-    factors = weights_of(config)
-    correctness = {name: factors[group] * weight for name, (group, weight) in task.CORRECTNESS_WEIGHTS.items()}
-    tiers = zip(TIERS, (task.STRUCTURE_WEIGHTS, task.PARSE_WEIGHTS, correctness), strict=True)
-    return {tier: {f"{tier}/{component}": weight for component, weight in of.items()} for tier, of in tiers}
+def _by_tier(weights: Weights) -> Weights:
+    """Return the weights of a task's components under the components' full names, `tier/name`."""
+    return {tier: {f"{tier}/{name}": weight for name, weight in weights.get(tier, {}).items()} for tier in TIERS}
 
 
 @lru_cache(maxsize=CACHED_PROMPTS)
-def _truth(prompt: str, label: str | None) -> PolicyTruth | EnvironmentTruth:
-    parsed = parse_prompt(prompt)
-    if isinstance(parsed, PolicyPrompt):
-        return truth_of_policy(parsed, label)
-    return truth_of_environment(parsed, label)
+def _query_and_truth(task: str, prompt: str, label: str | None) -> tuple[Any, Any]:
+    query = task_named(task).query(prompt)
+    return query, task_named(task).truth(query, label)

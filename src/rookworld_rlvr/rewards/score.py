@@ -15,6 +15,7 @@ class ScoreRequest:
     prompt: str
     completion: str
     label: str | None
+    finished: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Score:
     failure: ParseFailure | None
     """First error that the strict parser found; None for a well-formed completion."""
     source: str = ""
-    """Source of the move values of a `P:` completion: `shipped` or `file` (move evaluations), `engine`, `label` or
-    `rules`; empty for `A:`."""
+    """Source of the move values of a completion that names a move: `shipped` or `file` (move evaluations), `engine`,
+    `label` or `rules`; otherwise empty."""
     analysis: Analysis | None = field(default=None, repr=False)
     """Evaluations behind the move values; None if none were used."""
 
@@ -43,8 +44,8 @@ class Scorer(Protocol):
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         """Return a score for each request, in order. Raises ScorerError if the scorer itself fails."""
 
-    def move_values(self, analysis: Analysis) -> Mapping[str, float]:
-        """Return the value in [0, 1] of each legal move of the analysed position."""
+    def move_values(self, prompt: str, analysis: Analysis) -> Mapping[str, float]:
+        """Return the value in [0, 1] of each legal move of a prompt's position, which was analysed."""
 
     def engine_counts(self) -> EngineCounts | None:
         """Return counts of the engines' work so far; None without engines."""

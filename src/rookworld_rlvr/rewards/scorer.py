@@ -7,7 +7,7 @@ from ..errors import UserError
 from ..stockfish.analysis import Analysis, EngineCounts
 from ..stockfish.engine import EngineConfig, EngineUnusableError, engine_config
 from ..stockfish.pool import EnginePool
-from ..tasks import policy_fens
+from ..tasks import fens_of_moves
 from .evaluation_cache import load_cache
 from .move_evaluations import MoveEvaluations
 from .rubric import MoveSource, Rubric, RubricConfig
@@ -27,24 +27,30 @@ class RubricScorer:
         The first call may start the engines. A search that fails is repeated by `score_all`. Raises PromptError for a
         malformed prompt, UserError if the cache of analyses cannot be opened, and ScorerError if it cannot be read.
         """
-        self._evaluations.prepare(policy_fens(prompts).values())
+        self._evaluations.prepare(fens_of_moves(prompts).values())
 
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         """Return a score for each request, in order. Raises ScorerError if the scorer itself fails.
 
         The first call may start the engines, and raises UserError if their cache of analyses cannot be opened.
         """
-        fens = policy_fens(request.prompt for request in requests)
+        fens = fens_of_moves(request.prompt for request in requests)
         by_fen = self._evaluations.analyses(fens.values())
         analyses = {prompt: by_fen[fen] for prompt, fen in fens.items() if fen in by_fen}
         return [
-            self._rubric.score(request.prompt, request.completion, request.label, analysis=analyses.get(request.prompt))
+            self._rubric.score(
+                request.prompt,
+                request.completion,
+                request.label,
+                analysis=analyses.get(request.prompt),
+                finished=request.finished,
+            )
             for request in requests
         ]
 
-    def move_values(self, analysis: Analysis) -> dict[str, float]:
-        """Return the value of each legal move as the best move of a completion; see `Rubric.best_move_values`."""
-        return self._rubric.best_move_values(analysis)
+    def move_values(self, prompt: str, analysis: Analysis) -> dict[str, float]:
+        """Return the value of each legal move as the move of a completion; see `Rubric.best_move_values`."""
+        return self._rubric.best_move_values(prompt, analysis)
 
     def engine_counts(self) -> EngineCounts | None:
         """Return counts of the engines' work so far; None without engines."""

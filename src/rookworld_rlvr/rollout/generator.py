@@ -36,15 +36,16 @@ class GeneratorBaseConfig:
     """The engine that samples, and its limits."""
 
     kind: GeneratorKind = GeneratorKind.native
-    max_new_tokens: int = 144
-    """Maximum number of tokens of a completion. A longer one is truncated, counted as such and scored as it is."""
+    max_new_tokens: int = 0
+    """Maximum number of tokens of a completion. A longer one is truncated, counted as such and scored as it is. 0: the
+    most that a task of `data.tasks` asks for, 144 for the policy and the environment task."""
     batch_size: int = 128
     """Number of completions generated at a time; memory grows with it."""
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1 or self.batch_size < 1:
-            raise ValueError("generator: expected max_new_tokens and batch_size of at least 1")
+        if self.max_new_tokens < 0 or self.batch_size < 1:
+            raise ValueError("generator: expected max_new_tokens from 0 and batch_size from 1")
 
 
 @dataclass(slots=True)

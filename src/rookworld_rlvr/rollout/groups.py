@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from ..model.batch import Batch, collate
 from ..rewards.score import Score, Scorer, ScoreRequest
 from ..stockfish.analysis import EngineCounts
-from ..tasks.types import Example
+from ..tasks.messages import ASSISTANT, Message, asks_to_think, messages_of
+from ..tasks.types import Completion, Example
 from .generator import Completions, Generator, GeneratorError, SampledCompletion
 
 Sampled = tuple[tuple[int, ...], list[SampledCompletion]]
@@ -121,8 +122,34 @@ def _joined(one_PG: Tensor, other_PG: Tensor) -> Tensor:
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int, ...]:
-    """Return a prompt's token ids, without the special tokens that some tokenizers add."""
-    return tuple(tokenizer(prompt, add_special_tokens=False).input_ids)
+    """Return a prompt's token ids, without the special tokens that some tokenizers add.
+
+    Chat messages are rendered by the tokenizer's own template, which adds those that it wants.
+    """
+    messages = messages_of(prompt)
+    text = prompt if messages is None else rendered(tokenizer, messages)
+    return tuple(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    """Return chat messages as the model reads them, up to the place where its answer begins or goes on.
+
+    A tokenizer without a template gets the contents as plain text, with an empty line between them.
+    """
+    begun = messages[-1]["role"] == ASSISTANT
+    if not getattr(tokenizer, "chat_template", None):
+        *before, last = (message["content"] for message in messages)
+        return "\n\n".join([*before, last if begun else f"{last}\n\n"])
+    text = tokenizer.apply_chat_template(
+        [dict(message) for message in messages],
+        tokenize=False,
+        add_generation_prompt=not begun,
+        continue_final_message=begun,
+        # Templates of models that think by themselves read it; the others ignore it.
+        enable_thinking=asks_to_think(messages),
+    )
+    assert isinstance(text, str)
+    return text
 
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, completion: SampledCompletion) -> str:
@@ -130,6 +157,11 @@ def completion_text(tokenizer: PreTrainedTokenizerBase, completion: SampledCompl
     text = tokenizer.decode(list(completion.tokens), skip_special_tokens=True)
     assert isinstance(text, str)
     return text
+
+
+def sampled_text(tokenizer: PreTrainedTokenizerBase, sampled: SampledCompletion) -> Completion:
+    """Return a sampled completion as text, without special tokens."""
+    return Completion(completion_text(tokenizer, sampled), sampled.finished)
 
 
 def sample_groups(
@@ -176,7 +208,7 @@ def score_groups(
     written = {done.tokens: done for _, completions in sampled for done in completions}
     texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
     requests_PG = [
-        [ScoreRequest(example.prompt, texts[done.tokens], example.completion) for done in completions]
+        [ScoreRequest(example.prompt, texts[done.tokens], example.completion, done.finished) for done in completions]
         for example, (_, completions) in zip(examples, sampled, strict=True)
     ]
     distinct = list(dict.fromkeys(request for requests in requests_PG for request in requests))
@@ -186,7 +218,9 @@ def score_groups(
         pairs = zip(completions, requests, strict=True)
         samples = (Sample(done, request.completion, scores[request]) for done, request in pairs)
         analysis = scores[requests[0]].analysis if all_moves else None
-        groups.append(Group(example, prompt, tuple(samples), scorer.move_values(analysis) if analysis else {}))
+        groups.append(
+            Group(example, prompt, tuple(samples), scorer.move_values(example.prompt, analysis) if analysis else {})
+        )
     return groups
 
 

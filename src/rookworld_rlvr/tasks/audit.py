@@ -1,30 +1,69 @@
-"""Audit of a file of rows: count and name its defects, and write the same rows corrected.
-
-The most important defect: if Black moves, published policy data takes `B:` from the wrong end of the evals, so that a
-model learns to play Black's worst candidate.
-"""
+"""Audit of a file of rows: count and name its defects, and write the same rows corrected."""
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import chess
-
-from ..board.fen import is_valid_fen, parse_fen
-from ..board.moves import is_legal_uci, is_mate
-from ..board.positions import count_games
-from ..board.transition import Transition
-from . import parse_prompt
-from .audit_report import AuditReport
-from .corpus import RawRow, example_key, parse_completion, parse_row, raw_rows, require_valid, split_line
-from .environment import environment_truth, render_environment
-from .policy import legal_candidates, render_policy
-from .types import EnvironmentPrompt, Example, FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, Task
+from ..board.positions import PgnCounts, count_games
+from .corpus import RawRow, example_key, parse_row, raw_rows, require_valid
+from .registry import all_tasks, task_named
+from .task import TaskAudit
+from .types import Completion, Example, ParseFailure
 
 # Number of malformed rows shown for each failure reason, and number of characters shown of each row.
 MOST_SHOWN, MOST_CHARACTERS = 3, 100
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """Findings of `audit` about a source of rows."""
+
+    source: str
+    valid: int = 0
+    unlabelled: int = 0
+    """Valid rows without a completion, in which there is nothing to check."""
+    malformed: Counter[str] = field(default_factory=Counter)
+    """Number of malformed rows by the name of their `FailureReason`."""
+    duplicate_positions: Counter[str] = field(default_factory=Counter)
+    """Number of valid rows, by task, whose position occurred in an earlier row of the same task."""
+    tasks: dict[str, TaskAudit] = field(default_factory=lambda: {task.name: task.audit() for task in all_tasks()})
+    """Findings in the labelled rows of each task."""
+    malformed_rows: list[str] = field(default_factory=list)
+    """First malformed rows of each reason as lines to print: the row's number from 1, the reason, the text."""
+    games: PgnCounts | None = None
+    """Counts of the games of a PGN file; None for other sources."""
+
+    @property
+    def rows(self) -> int:
+        return self.valid + self.malformed.total()
+
+    @property
+    def is_clean(self) -> bool:
+        """True if no row is malformed, no label is wrong and no game lacks its result. Duplicates and missing labels
+        are not defects."""
+        wrong = sum(task.defects for task in self.tasks.values())
+        return not (self.malformed or wrong or (self.games and self.games.without_result))
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as lines to print, the most general first."""
+        yield f"{self.source}: {self.rows} rows, {self.valid} valid, {self.malformed.total()} malformed"
+        if self.malformed:
+            reasons = sorted(self.malformed.items())
+            yield "Malformed: " + ", ".join(f"{name} {count}" for name, count in reasons)
+            yield from self.malformed_rows
+        if self.games:
+            yield f"Games: {self.games.games}; each position is a row, and the moves that were played are no labels"
+            yield from self.games.warnings()
+        if self.unlabelled:
+            yield f"{self.unlabelled} rows have no label"
+        counts = ", ".join(f"{task} {count}" for task, count in self.duplicate_positions.items())
+        yield f"Duplicate positions: {counts or 'none'}"
+        for task in self.tasks.values():
+            yield from task.lines()
+        if self.is_clean:
+            yield "No defect found"
 
 
 def audit(source: str | Path, *, progress: Callable[[int], None] = lambda rows: None) -> AuditReport:
@@ -34,7 +73,7 @@ def audit(source: str | Path, *, progress: Callable[[int], None] = lambda rows: 
     if the source is missing, unreadable or without a valid row.
     """
     report, first = AuditReport(str(source)), ""
-    seen: set[tuple[Task, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for number, raw in enumerate(raw_rows(source), start=1):
         progress(number)
         row = parse_row(raw)
@@ -51,7 +90,9 @@ def audit(source: str | Path, *, progress: Callable[[int], None] = lambda rows: 
         if row.completion is None:
             report.unlabelled += 1
         else:
-            _add_findings(report, row.task, row.prompt, row.completion)
+            task = task_named(row.task)
+            query = task.query(row.prompt)
+            report.tasks[row.task].add(query, task.parse(Completion(row.completion), query))
     require_valid(source, report.valid, report.malformed, first)
     if Path(source).suffix == ".pgn":
         report.games = count_games(source)
@@ -64,70 +105,12 @@ def _cut(raw: RawRow) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
 
 
-def _add_findings(report: AuditReport, task: Task, prompt: str, completion: str) -> None:
-    """Add the findings in a labelled row to the report."""
-    match parse_prompt(prompt), parse_completion(task, completion):
-        case PolicyPrompt() as query, PolicyCompletion() as label:
-            board = parse_fen(query.fen)
-            (report.white if board.turn else report.black).add(_policy_findings(board, label))
-        case EnvironmentPrompt() as query, Transition() as label:
-            report.environment.add(_environment_findings(query, label))
-
-
-def _policy_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]:
-    """Yield the name of each `PolicyAudit` count to which a row belongs."""
-    yield "rows"
-    if not all(is_legal_uci(board, uci) for uci in label.moves):
-        yield "illegal_candidate"
-    if len(set(label.moves)) < len(label.moves):
-        yield "repeated_candidate"
-    if not is_legal_uci(board, label.best):
-        yield "illegal_best"
-    yield from _mate_findings(board, label)
-    lowest, highest = min(label.evals_pawns), max(label.evals_pawns)
-    if lowest < highest:
-        yield "decided"
-    if label.best not in label.moves:
-        yield "best_not_candidate"
-        return
-    best_pawns = label.evals_pawns[label.moves.index(label.best)]
-    if best_pawns < highest:
-        yield "below_best"
-        if best_pawns == lowest:
-            yield "lowest"
-
-
-def _mate_findings(board: chess.Board, label: PolicyCompletion) -> Iterator[str]:
-    """Yield the findings about mates in one, which need only the board: no other move may have as high an eval."""
-    evals = list(zip(label.moves, label.evals_pawns, strict=True))
-    mates = [pawns for uci, pawns in evals if is_mate(board, uci)]
-    if mates:
-        yield "mates"
-        if any(pawns >= min(mates) and not is_mate(board, uci) for uci, pawns in evals):
-            yield "mate_misjudged"
-
-
-def _environment_findings(query: EnvironmentPrompt, label: Transition) -> Iterator[str]:
-    """Yield the name of each `EnvironmentAudit` count to which a row belongs."""
-    truth = environment_truth(query)
-    yield "rows"
-    if not is_valid_fen(query.fen):
-        yield "impossible"
-    if label != truth:
-        yield "differing"
-    yield from (f.name for f in fields(truth) if getattr(label, f.name) != getattr(truth, f.name))
-    if truth.truncated and not label.truncated:
-        yield "illegal_as_legal"
-
-
 def corrected_lines(source: str | Path, *, dropped: Counter[str] | None = None) -> Iterator[str]:
     """Yield the corrected rows of `source`, in order, as lines without a newline. An audit of them finds no defect.
 
-    A row without a defect is unchanged. `P:` rows lose illegal and repeated candidates, and `B:` becomes the candidate
-    with the highest eval, the first one if several are equal. `A:` rows get python-chess's completion. Four kinds of
-    rows are dropped and counted by reason in `dropped`: malformed rows, `A:` rows of impossible positions, rows left
-    without a candidate, and rows in which a mate in one has no higher eval than another candidate. Rows that are
-    objects stay JSON objects. Raises UserError as `raw_rows` does.
+    A row without a defect is unchanged. Each task corrects its own rows: see its `corrected`. Malformed rows and those
+    that a task drops are counted by reason in `dropped`. Rows that are objects stay JSON objects. Raises UserError as
+    `raw_rows` does.
     """
     for raw in raw_rows(source):
         row = parse_row(raw)
@@ -152,26 +135,10 @@ def _render_like(raw: RawRow, example: Example) -> str:
 def _corrected(example: Example) -> Example | ParseFailure:
     if example.completion is None:
         return example
-    match parse_prompt(example.prompt), parse_completion(example.task, example.completion):
-        case PolicyPrompt() as query, PolicyCompletion() as label:
-            return _corrected_policy(example, query.fen, label)
-        case EnvironmentPrompt() as query, Transition() as label:
-            if not is_valid_fen(query.fen):
-                return ParseFailure(FailureReason.bad_prompt, f"impossible position {query.fen}")
-            truth = environment_truth(query)
-            return example if label == truth else split_line(example.prompt + render_environment(truth))
-    raise ValueError(f"expected a valid row, got {example}")
-
-
-def _corrected_policy(example: Example, fen: str, label: PolicyCompletion) -> Example | ParseFailure:
-    board = parse_fen(fen)
-    kept = legal_candidates(board, label)
-    if "mate_misjudged" in _mate_findings(board, label):
-        return ParseFailure(FailureReason.bad_eval, f"a mate in one is not the best of {' '.join(label.moves)}")
-    if not kept:
-        return ParseFailure(FailureReason.bad_move, f"no legal candidate among {' '.join(label.moves)}")
-    best = max(kept, key=kept.__getitem__)
-    if tuple(kept) == label.moves and kept.get(label.best) == kept[best]:
-        return example
-    corrected = PolicyCompletion(tuple(kept), tuple(kept.values()), best)
-    return split_line(example.prompt + render_policy(corrected, fen))
+    task = task_named(example.task)
+    query = task.query(example.prompt)
+    corrected = task.corrected(example, query, task.parse(Completion(example.completion), query))
+    if corrected is example or isinstance(corrected, ParseFailure):
+        return corrected
+    # Parsed again, because a number of the row may be one that no row can hold.
+    return parse_row({"prompt": corrected.prompt, "completion": corrected.completion, "source": corrected.source})

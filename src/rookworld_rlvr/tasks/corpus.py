@@ -1,4 +1,4 @@
-"""Readers that turn rows of data into examples: text lines, JSON lines and Hugging Face datasets of both tasks.
+"""Readers that turn rows of data into examples of the tasks: text lines, JSON lines and Hugging Face datasets.
 
 A malformed row is counted by its reason and left out. A source without a valid row is an error of the user and raises
 UserError.
@@ -10,7 +10,7 @@ import importlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,15 +18,11 @@ from pathlib import Path
 from ..board.fen import is_valid_fen, parse_fen, position_key
 from ..board.positions import positions_from_file, positions_from_pgn
 from ..errors import UserError, first_line
-from . import parse_prompt
-from .environment import SEPARATOR, parse_environment
-from .policy import PREFIX as POLICY_PREFIX
-from .policy import parse_policy
-from .types import Example, FailureReason, ParsedCompletion, ParseFailure, PromptError, Task
+from .registry import task_named, task_of
+from .task import Task
+from .types import Completion, Example, FailureReason, ParseFailure, Position, PromptError
 
 END_OF_TEXT = "<|endoftext|>"
-# The environment prompt ends with its third separator.
-PROMPT_SEPARATORS = 3
 HASH_BYTES = 8
 # A run needs the key of each of its rows several times, and parsing the FENs takes most of its start-up time.
 KEYS_KEPT = 1 << 16
@@ -37,6 +33,9 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 FENS = "the line is a FEN alone: name a file of FENs .fen"
 SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+# The task whose examples the rows of positions become if no other task is asked for.
+OF_POSITIONS = "policy"
 
 RawRow = str | Mapping[str, object]
 
@@ -50,19 +49,36 @@ class Corpus:
     rejects: Counter[str]
     """Number of malformed rows by the name of their `FailureReason`."""
 
+    def only(self, tasks: Sequence[Task]) -> "Corpus":
+        """Return the examples of these tasks, in the order of the rows; see `examples_of`. It may have none."""
+        examples = tuple(example for row in self.examples for example in examples_of(row, tasks))
+        return self if examples == self.examples else Corpus(examples, self.rejects)
 
-def read_corpus(source: str | Path, *, limit: int | None = None) -> Corpus:
+
+def read_corpus(source: str | Path, *, limit: int | None = None, tasks: Sequence[Task] = ()) -> Corpus:
     """Read the examples of `source`: a `.txt` or `.jsonl` file, a dataset's folder, or a dataset's name on the hub.
 
     A `.fen`, `.epd` or `.pgn` file gives policy prompts without labels. `NAME:SPLIT` is a split of a dataset other than
     `train`.
 
-    `limit` is the maximum number of rows to read; blank lines do not count. Raises
-    UserError if the source does not exist, cannot be read or holds no valid row.
+    With `tasks` only their examples are returned, and a task that a row does not belong to makes an example of the
+    row's position if it can; see `examples_of`. `limit` is the maximum number of rows to read; blank lines do not
+    count. Raises UserError if the source does not exist, cannot be read or holds no valid row.
     """
     rejects: Counter[str] = Counter()
-    rows = map(parse_row, islice(raw_rows(source), limit))
-    return Corpus(tuple(_valid_rows(source, rows, rejects)), rejects)
+    rows = tuple(_valid_rows(source, map(parse_row, islice(raw_rows(source), limit)), rejects))
+    return Corpus(rows, rejects).only(tasks) if tasks else Corpus(rows, rejects)
+
+
+def examples_of(row: Example, tasks: Sequence[Task]) -> Iterator[Example]:
+    """Yield each task's example of a row: the row itself if it is the task's own, or one made from its position."""
+    for task in tasks:
+        if row.task == task.name:
+            yield row
+        elif task.from_positions and (position := task_named(row.task).position(row)):
+            example = task.from_position(position)
+            if example is not None:
+                yield example
 
 
 def _valid_rows(source: str | Path, rows: Iterable[Example | ParseFailure], rejects: Counter[str]) -> Iterator[Example]:
@@ -195,34 +211,36 @@ def _parts(raw: RawRow) -> tuple[str, str | None] | ParseFailure:
     if isinstance(raw, str):
         return _split(raw)
     prompt, completion = raw.get("prompt"), raw.get("completion")
+    if isinstance(prompt, list):
+        # Chat messages, as other libraries' datasets have them.
+        prompt = json.dumps(prompt, ensure_ascii=False)
     if isinstance(prompt, str) and isinstance(completion, str | None):
         return prompt, completion
     if isinstance(text := raw.get("text"), str):
         return _split(text)
     if isinstance(fen := raw.get("fen"), str):
-        return POLICY_PREFIX + fen, None
+        example = task_named(OF_POSITIONS).from_position(Position(fen))
+        return (example.prompt, None) if example else ParseFailure(FailureReason.bad_prompt, fen)
     return ParseFailure(FailureReason.bad_row, f"columns {', '.join(raw) or 'none'}")
 
 
 def split_line(line: str) -> Example | ParseFailure:
-    """Split a published line of either task into prompt and completion.
-
-    A policy prompt ends before its padding, because the model writes the padding. An environment prompt ends with its
-    third `+`. Prompt and completion together are the line without surrounding blanks and `<|endoftext|>`.
+    """Split a line of any task into prompt and completion, which together are the line without surrounding blanks and
+    `<|endoftext|>`.
 
     >>> split_line("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1   M: a1a2 E: 0.5 B: a1a2").completion
     '   M: a1a2 E: 0.5 B: a1a2'
     """
-    return _example(*_split(line))
+    parts = _split(line)
+    return parts if isinstance(parts, ParseFailure) else _example(*parts)
 
 
-def _split(line: str) -> tuple[str, str]:
+def _split(line: str) -> tuple[str, str | None] | ParseFailure:
     text = line.strip().removeprefix(END_OF_TEXT).removesuffix(END_OF_TEXT).strip()
-    if text.startswith(POLICY_PREFIX):
-        prompt = text[: text.find("M:")] if "M:" in text else text
-    else:
-        prompt = SEPARATOR.join([*text.split(SEPARATOR)[:PROMPT_SEPARATORS], ""])[: len(text)]
-    return prompt, text[len(prompt) :]
+    try:
+        return task_of(text).split(text)
+    except PromptError as error:
+        return ParseFailure(FailureReason.bad_prompt, FENS if is_valid_fen(text) else str(error))
 
 
 def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
@@ -231,33 +249,29 @@ def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
     padding = prompt[len(prompt.rstrip()) :]
     try:
         prompt.encode()  # JSON can contain half of a surrogate pair, which no tokenizer accepts
-        parsed = parse_prompt(prompt.rstrip())
+        task = task_of(prompt)
+        query = task.query(prompt.rstrip())
     except PromptError as error:
         fen = is_valid_fen(prompt.strip())
         return ParseFailure(FailureReason.bad_prompt, FENS if fen else str(error))
     except UnicodeEncodeError as error:
         return ParseFailure(FailureReason.bad_prompt, str(error))
     if completion is None:
-        return Example(parsed.task, prompt.rstrip(), None)
-    parsed_completion = parse_completion(parsed.task, completion)
-    if isinstance(parsed_completion, ParseFailure):
-        return parsed_completion
-    return Example(parsed.task, prompt.rstrip(), padding + completion)
-
-
-def parse_completion(task: Task, completion: str) -> ParsedCompletion | ParseFailure:
-    """Parse a completion of `task`, or return why it is malformed."""
-    return parse_policy(completion) if task is Task.policy else parse_environment(completion)
+        return Example(task.name, prompt.rstrip(), None)
+    label = task.parse(Completion(completion), query)
+    if isinstance(label, ParseFailure):
+        return label
+    return Example(task.name, prompt.rstrip(), padding + completion)
 
 
 def example_key(example: Example) -> str:
     """Return the key of the position in which an example's prompt begins (see `position_key`). Raises PromptError."""
-    return _prompt_key(example.prompt)
+    return _prompt_key(example.task, example.prompt)
 
 
 @functools.lru_cache(maxsize=KEYS_KEPT)
-def _prompt_key(prompt: str) -> str:
-    return position_key(parse_fen(parse_prompt(prompt).fen))
+def _prompt_key(task: str, prompt: str) -> str:
+    return position_key(parse_fen(task_named(task).query(prompt).fen))
 
 
 def split_by_position(

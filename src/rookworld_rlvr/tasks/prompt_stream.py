@@ -5,16 +5,29 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .types import Example, Task
+from .numbers import parse_number
+from .types import Example
 
 
-def shares(policy_share: float) -> dict[Task, float]:
-    """Return each task's share of the prompts, for a share of the policy task from 0 to 1.
+def shares(tasks: Sequence[str]) -> dict[str, float]:
+    """Return each task's share of the prompts from names with weights, such as `policy:3`; without one it is 1.
 
-    >>> shares(0.75)
-    {<Task.policy: 'policy'>: 0.75, <Task.environment: 'environment'>: 0.25}
+    Raises ValueError for a weight that is no number from 0, for a task named twice and if all weights are 0.
+
+    >>> shares(["policy:3", "environment"])
+    {'policy': 0.75, 'environment': 0.25}
     """
-    return {Task.policy: policy_share, Task.environment: 1 - policy_share}
+    weights: dict[str, float] = {}
+    for text in tasks:
+        name, colon, number = text.partition(":")
+        weight = parse_number(number) if colon else 1.0
+        if weight is None or weight < 0 or name in weights:
+            raise ValueError(f"expected each task once, as NAME or NAME:WEIGHT with a weight from 0, got {text!r}")
+        weights[name] = weight
+    total = sum(weights.values())
+    if not total:
+        raise ValueError(f"expected a task with a weight above 0, got {list(tasks)}")
+    return {name: weight / total for name, weight in weights.items()}
 
 
 class PromptStream:
@@ -24,11 +37,12 @@ class PromptStream:
     its share. Raises ValueError if a task with a share above 0 has no examples.
     """
 
-    def __init__(self, examples: Sequence[Example], policy_share: float, seed: int) -> None:
-        self._shares = shares(policy_share)
+    def __init__(self, examples: Sequence[Example], shares: Mapping[str, float], seed: int) -> None:
+        """`shares` are those of `shares`: the share of each task, by name."""
+        self._shares = dict(shares)
         self._credits = dict.fromkeys(self._shares, 0.0)
         self._epochs = {
-            task: _Epochs([example for example in examples if example.task is task], task, seed)
+            task: _Epochs([example for example in examples if example.task == task], task, seed)
             for task in self._shares
         }
         for task, share in self._shares.items():
@@ -39,7 +53,7 @@ class PromptStream:
         """Return the next `n` examples, tasks interleaved. They may extend into the next epoch."""
         return [self._epochs[self._next_task()].next() for _ in range(n)]
 
-    def _next_task(self) -> Task:
+    def _next_task(self) -> str:
         for task, share in self._shares.items():
             self._credits[task] += share
         drawable = (task for task, share in self._shares.items() if share)
@@ -49,9 +63,7 @@ class PromptStream:
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return the state of the stream as plain JSON values. It identifies the data by a hash."""
-        return {
-            task.value: {"credit": self._credits[task], **epochs.state_dict()} for task, epochs in self._epochs.items()
-        }
+        return {task: {"credit": self._credits[task], **epochs.state_dict()} for task, epochs in self._epochs.items()}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Resume at `state`. Raises ValueError if it was taken with other examples or another seed.
@@ -59,18 +71,18 @@ class PromptStream:
         The shares may differ: what remains of the old ones shifts each task's count by at most one draw.
         """
         for task, epochs in self._epochs.items():
-            epochs.check_state(state[task.value])
+            epochs.check_state(state[task])
         for task, epochs in self._epochs.items():
-            epochs.load_state_dict(state[task.value])
-            self._credits[task] = float(state[task.value]["credit"])
+            epochs.load_state_dict(state[task])
+            self._credits[task] = float(state[task]["credit"])
 
 
 class _Epochs:
     """Endless sequence of one task's examples, in a new seeded order each epoch."""
 
-    def __init__(self, examples: list[Example], task: Task, seed: int) -> None:
+    def __init__(self, examples: list[Example], task: str, seed: int) -> None:
         self.examples = examples
-        self._name = f"{seed}:{task.value}"
+        self._name = f"{seed}:{task}"
         self._data = _digest(self._name, examples)
         self._start(epoch=0, position=0)
 

@@ -1,17 +1,8 @@
-"""Types that both tasks share: prompts, parsed completions, failures and examples."""
+"""Types that tasks share: prompts, completions, failures and examples."""
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, TypeVar
-
-from ..board.transition import Transition
-
-
-class Task(StrEnum):
-    """Task of a prompt, which the prompt's prefix identifies."""
-
-    policy = "policy"
-    environment = "environment"
+from typing import TypeVar
 
 
 class FailureReason(StrEnum):
@@ -52,10 +43,22 @@ class ParseFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Completion:
+    """The text that a model wrote after a prompt."""
+
+    text: str
+    finished: bool = True
+    """True if it ended by itself, not by the length limit."""
+
+    @classmethod
+    def of(cls, written: "str | Completion") -> "Completion":
+        """Return a completion. A text stands for one that ended by itself."""
+        return cls(written) if isinstance(written, str) else written
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyPrompt:
     """Content of a `P:` prompt, which asks for candidates, evals and the best move in a position."""
-
-    task: ClassVar[Task] = Task.policy
 
     fen: str
 
@@ -64,16 +67,11 @@ class PolicyPrompt:
 class EnvironmentPrompt:
     """Content of an `A:` prompt, which asks for the transition of a move from a position."""
 
-    task: ClassVar[Task] = Task.environment
-
     fen: str
     uci: str
     """The move as the prompt gives it; it may be illegal or not a move at all."""
     history: tuple[str, ...]
     """The last moves, oldest first, ending with `uci`; empty if unknown."""
-
-
-Prompt = PolicyPrompt | EnvironmentPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +85,7 @@ class PolicyCompletion:
     best: str
 
 
-ParsedCompletion = PolicyCompletion | Transition
-C = TypeVar("C", PolicyCompletion, Transition)
+C = TypeVar("C")
 
 
 def require_parsed(label: str, parsed: C | ParseFailure) -> C:
@@ -102,10 +99,22 @@ def require_parsed(label: str, parsed: C | ParseFailure) -> C:
 class Example:
     """One row of data: a prompt and, if known, its reference completion."""
 
-    task: Task
+    task: str
+    """Name of the task."""
     prompt: str
-    """The prompt as the model reads it."""
+    """The prompt as the model reads it: a text, or chat messages as JSON."""
     completion: str | None
     """The completion that the model should write (the label), or None."""
     source: str = ""
     """Source of the position according to the data, such as `engine` or `opening`; empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position of the data, from which a task makes an example."""
+
+    fen: str
+    best: str | None = None
+    """The best move according to the data, UCI; None if it is unknown."""
+    source: str = ""
+    """As in `Example`."""

@@ -8,7 +8,7 @@ good move that is never sampled is reinforced too. `p(move)` is the probability 
 marker, at the sampling temperature. An illegal move has value 0, so its probability adds nothing. If a step makes
 several updates, each uses the legal moves of all prompts of the step.
 
-Source: all-action (expected) policy gradient, arXiv 1706.05374. `rewards.move_values` defines the values.
+Source: all-action (expected) policy gradient, arXiv 1706.05374. `stockfish.move_values` defines the values.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..model.batch import TokenBatch, collate
 from ..model.policy import Policy, spread
 from ..rollout.groups import Group, prompt_tokens
-from ..tasks.policy import FIRST_MARKER
+from ..tasks.policy.text import FIRST_MARKER
 
 # Rows of moves are short. If they share their prompt, this many times more of them fit in a pass than completions.
 ROWS_PER_COMPLETION = 4

@@ -4,9 +4,11 @@
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..errors import prefixed
 from ..evaluation.config import EvaluationConfig
 from ..model.device import Device, Precision
 from ..model.loading import ModelConfig
@@ -16,14 +18,21 @@ from ..rewards import RubricConfig
 from ..rollout.generator import GeneratorConfig
 from ..stability.recovery import RecoveryConfig
 from ..stability.reference import ReferenceConfig
+from ..tasks import Task, task_named
+from ..tasks.prompt_stream import shares
 from .optim import OptimConfig
 
 DEFAULT = "default"
 
 
+def longest(tasks: Iterable[Task]) -> int:
+    """Return the largest number of tokens that one of the tasks allows a completion."""
+    return max(task.max_new_tokens for task in tasks)
+
+
 @dataclass(slots=True)
-class SourceConfig:
-    """Data sources."""
+class DataConfig:
+    """Data sources, and the tasks whose prompts are made from them."""
 
     train: str = DEFAULT
     """Source of the training examples: `default` (ships with the package), a `.txt`, `.jsonl`, `.fen`, `.epd` or `.pgn`
@@ -36,23 +45,24 @@ class SourceConfig:
     are always taken from the whole source."""
     exclude: list[str] = field(default_factory=list)
     """Sources whose positions are excluded from training and from `evaluate`."""
+    tasks: list[str] = field(default_factory=lambda: ["policy:3", "environment:1"])
+    """Tasks, as NAME or NAME:WEIGHT. Their shares among the prompts are in proportion to the weights, 1 without one. A
+    task of weight 0 is evaluated and not trained. A task that needs only positions takes those of other tasks' rows.
+    The first one that names a move plays games, puzzles and mates in one."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"data.limit: expected 1 or more, or null, got {self.limit}")
+        with prefixed("data.tasks", ValueError):
+            self.task_objects()
 
+    def task_objects(self) -> tuple[Task, ...]:
+        """Return the tasks with their options, in their order. Raises ValueError for an unknown name."""
+        return tuple(task_named(name).configured(getattr(self, name, None)) for name in shares(self.tasks))
 
-@dataclass(slots=True)
-class DataConfig(SourceConfig):
-    """Data sources, and the share of the tasks among the prompts drawn from them."""
-
-    policy_share: float = 0.75
-    """Share of the policy task among the prompts; the others belong to the environment task. 1 and 0: one task only."""
-
-    def __post_init__(self) -> None:
-        SourceConfig.__post_init__(self)
-        if not 0 <= self.policy_share <= 1:
-            raise ValueError(f"data.policy_share: expected a number from 0 to 1, got {self.policy_share}")
+    def player(self) -> Task | None:
+        """Return the first task that names a move; None if there is none."""
+        return next((task for task in self.task_objects() if task.names_move), None)
 
 
 class Tracker(StrEnum):
@@ -129,5 +139,6 @@ class RunConfig:
             raise ValueError(f"processes: expected 1 or more, got {self.processes}")
         if not 0 <= self.start_share < 1:
             raise ValueError(f"start_share: expected a number from 0 and below 1, got {self.start_share}")
+        self.generator.max_new_tokens = self.generator.max_new_tokens or longest(self.data.task_objects())
         if not 0 <= self.max_minutes < math.inf:
             raise ValueError(f"max_minutes: expected from 0 up, got {self.max_minutes}")

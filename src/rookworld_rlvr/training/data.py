@@ -1,6 +1,6 @@
 """Training, validation and held-out rows, split by position before anything else."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -10,10 +10,11 @@ from ..board.positions import count_games
 from ..errors import UserError, prefixed
 from ..evaluation.mate_in_one import MateInOne, read_mates
 from ..files import asset
+from ..tasks import Task, all_tasks
 from ..tasks.corpus import Corpus, example_key, exclude_positions, read_corpus, read_positions, split_by_position
 from ..tasks.prompt_stream import shares
-from ..tasks.types import Example, Task
-from .config import DEFAULT, DataConfig, SourceConfig
+from ..tasks.types import Example
+from .config import DEFAULT, DataConfig
 
 # Fraction of the positions that is held out if no source of held-out examples is given.
 HELD_OUT_FRACTION = 0.1
@@ -41,16 +42,17 @@ def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | 
 
     Only the first `evaluation_rows_per_task` held-out rows of each task are kept; None keeps all.
     """
-    corpus = _corpus(config.train, TRAIN_FILE, config)
+    tasks = config.task_objects()
+    corpus = _corpus(config.train, TRAIN_FILE, config, tasks)
     rows, notes = corpus.examples, [_left_out(config.train, corpus), *_cut_off(config.train)]
     if config.held_out:
-        other = _corpus(config.held_out, HELD_OUT_FILE, config)
+        other = _corpus(config.held_out, HELD_OUT_FILE, config, tasks)
         held_out = other.examples
         notes.append(_left_out(config.held_out, other))
-        all_held_out = _whole(held_out, config.held_out, HELD_OUT_FILE, config)
+        all_held_out = _whole(held_out, config.held_out, HELD_OUT_FILE, config, tasks)
     else:
         _, held_out = split_by_position(rows, HELD_OUT_FRACTION, seed)
-        whole = _whole(rows, config.train, TRAIN_FILE, config)
+        whole = _whole(rows, config.train, TRAIN_FILE, config, tasks)
         _, all_held_out = split_by_position(whole, HELD_OUT_FRACTION, seed)
     excluded = held_out_positions() | _excluded(config)
     if all_held_out is not _shipped(HELD_OUT_FILE, None).examples:
@@ -63,15 +65,16 @@ def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | 
         held = f"{len(rows) - len(train)} of {len(rows)} rows have positions that are held out or excluded"
         notes.append(f"{config.train}: {held}, and are not trained on")
     kept = held_out if evaluation_rows_per_task is None else evaluation_rows(held_out, evaluation_rows_per_task)
-    counts = ", ".join(f"{sum(row.task is task for row in train):,} of {task}" for task in Task)
+    counts = ", ".join(f"{sum(row.task == task.name for row in train):,} of {task.name}" for task in tasks)
     lines = [f"data: {counts} from {config.train}; {len(kept):,} held-out rows from {config.held_out or config.train}"]
     return Data(train, kept, excluded, (*lines, *filter(None, notes)))
 
 
 def hold_back(data: Data, rows_per_task: int) -> Data:
     """Move the last rows of each task, at most a tenth of them, to `validation`. No position stays in both."""
-    by_task = [[row for row in data.train if row.task is task] for task in Task]
-    held_back = tuple(row for rows in by_task for row in rows[len(rows) - min(rows_per_task, len(rows) // 10) :])
+    held_back = tuple(
+        row for rows in by_task(data.train) for row in rows[len(rows) - min(rows_per_task, len(rows) // 10) :]
+    )
     train = exclude_positions(data.train, {example_key(row) for row in held_back})
     return replace(data, train=train, validation=held_back)
 
@@ -93,11 +96,14 @@ def _cut_off(source: str) -> list[str]:
 
 
 def _require_tasks(config: DataConfig, train: tuple[Example, ...]) -> None:
-    for task, share in shares(config.policy_share).items():
-        if share and not any(example.task is task for example in train):
+    weights = shares(config.tasks)
+    for task, share in weights.items():
+        if share and not any(example.task == task for example in train):
+            others = ",".join(other for other in weights if other != task)
+            hint = f"; data.tasks=[{others}] needs none" if others else ""
             raise UserError(
-                f"data.train: expected rows of task {task}, as data.policy_share={config.policy_share} needs, "
-                f"got none in {config.train}; data.policy_share={int(task is not Task.policy)} needs none"
+                f"data.train: expected rows of task {task}, as data.tasks=[{','.join(config.tasks)}] needs, "
+                f"got none in {config.train}{hint}"
             )
 
 
@@ -110,19 +116,20 @@ class EvaluationData:
     """Positions of the training source and of `data.exclude`, by identity (`example_key`)."""
 
 
-def load_evaluation_data(config: SourceConfig, *, seed: int) -> EvaluationData:
-    """Return the held-out rows, unfiltered, and every position that must not be evaluated on, regardless of `limit`.
+def load_evaluation_data(config: DataConfig, *, seed: int) -> EvaluationData:
+    """Return the held-out rows of the tasks, unfiltered, and every position that must not be evaluated on.
 
-    These are the positions of `data.exclude` and of the training rows in `data.train`. Raises UserError if a source
-    has no valid row, or if no row is held out.
+    These are the positions of `data.exclude` and of the training rows in `data.train`, regardless of `limit`. Raises
+    UserError if a source has no valid row, or if no row is held out.
     """
+    tasks = config.task_objects()
     if config.held_out:
-        held_out = _corpus(config.held_out, HELD_OUT_FILE, config).examples
-        train = _corpus(config.train, TRAIN_FILE, replace(config, limit=None)).examples
+        held_out = _corpus(config.held_out, HELD_OUT_FILE, config, tasks).examples
+        train = _corpus(config.train, TRAIN_FILE, replace(config, limit=None), ()).examples
     else:
-        rows = _corpus(config.train, TRAIN_FILE, config).examples
+        rows = _corpus(config.train, TRAIN_FILE, config, tasks).examples
         _, held_out = split_by_position(rows, HELD_OUT_FRACTION, seed)
-        whole = _whole(rows, config.train, TRAIN_FILE, config)
+        whole = _whole(rows, config.train, TRAIN_FILE, config, tasks)
         train, _ = split_by_position(whole, HELD_OUT_FRACTION, seed)
     if not held_out:
         raise UserError("data: expected held-out rows, got none")
@@ -154,8 +161,15 @@ def held_out_positions() -> frozenset[str]:
 
 def evaluation_rows(held_out: tuple[Example, ...], rows_per_task: int) -> tuple[Example, ...]:
     """Return the first rows of each task, at most rows_per_task per task."""
-    by_task = {task: [row for row in held_out if row.task is task][:rows_per_task] for task in Task}
-    return tuple(row for rows in by_task.values() for row in rows)
+    return tuple(row for rows in by_task(held_out) for row in rows[:rows_per_task])
+
+
+def by_task(rows: Iterable[Example]) -> list[list[Example]]:
+    """Return the rows of each task that has rows, in the order in which the tasks were registered."""
+    grouped: dict[str, list[Example]] = {task.name: [] for task in all_tasks()}
+    for row in rows:
+        grouped[row.task].append(row)
+    return [found for found in grouped.values() if found]
 
 
 def default_file(name: str) -> Path:
@@ -167,7 +181,7 @@ def _keys(examples: Iterable[Example]) -> frozenset[str]:
     return frozenset(map(example_key, examples))
 
 
-def _excluded(config: SourceConfig) -> frozenset[str]:
+def _excluded(config: DataConfig) -> frozenset[str]:
     with prefixed("data.exclude", UserError):
         return positions_of(config.exclude)
 
@@ -177,14 +191,17 @@ def _shipped(name: str, limit: int | None) -> Corpus:
     return read_corpus(default_file(name), limit=limit)
 
 
-def _whole(rows: tuple[Example, ...], source: str, default_name: str, config: SourceConfig) -> tuple[Example, ...]:
+def _whole(
+    rows: tuple[Example, ...], source: str, default_name: str, config: DataConfig, tasks: Sequence[Task]
+) -> tuple[Example, ...]:
     """Return all rows of a source, regardless of `limit`; `rows` are those within the limit."""
-    return rows if config.limit is None else _corpus(source, default_name, replace(config, limit=None)).examples
+    return rows if config.limit is None else _corpus(source, default_name, replace(config, limit=None), tasks).examples
 
 
-def _corpus(source: str, default_name: str, config: SourceConfig) -> Corpus:
-    """Read a source up to the limit. Raises UserError."""
+def _corpus(source: str, default_name: str, config: DataConfig, tasks: Sequence[Task]) -> Corpus:
+    """Read the examples of the tasks in a source's rows up to the limit; without tasks all rows. Raises UserError."""
     if source == DEFAULT:
-        return _shipped(default_name, config.limit)
+        shipped = _shipped(default_name, config.limit)
+        return shipped.only(tasks) if tasks else shipped
     with prefixed("data", UserError):
-        return read_corpus(source, limit=config.limit)
+        return read_corpus(source, limit=config.limit, tasks=tasks)

@@ -6,14 +6,18 @@ from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
+from transformers import PreTrainedTokenizerBase
+
 from ..evaluation.completions import Sampling, evaluate, evaluate_sampled, fens_of
-from ..evaluation.headline import DECISION_KEYS, GREEDY, LEAST_ROWS
+from ..evaluation.headline import LEAST_ROWS, decision_keys, greedy_keys
 from ..evaluation.keys import SAMPLED, SPREAD
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, rule_losses
 from ..evaluation.table import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..progress import progress
+from ..rollout.generator import Generator
 from ..stability.faults import StopRequestedError
+from ..tasks import Task
 from .run import Run
 
 Item = TypeVar("Item")
@@ -30,8 +34,9 @@ def evaluated(run: Run, name: str) -> list[Row]:
         rows = _by_all_ranks(run, f"evaluation {name}", run.data.held_out, greedy)
         sample = partial(evaluate_sampled, *model, sampling=run.sampling, evaluations=run.evaluations)
         rows += _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, sample)
-        mates = partial(_evaluate_mates, ModelPlayer(*model))
-        rows += _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), mates)
+        if (task := run.config.data.player()) is not None:
+            mates = partial(_evaluate_mates, *model, task)
+            rows += _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), mates)
     return [replace(row, index=i) for i, row in enumerate(rows)]
 
 
@@ -41,13 +46,20 @@ def items(run: Run) -> list[Hashable]:
 
 
 def _mates(run: Run) -> Sequence[MateInOne]:
-    return run.data.mates if run.data.held_out else ()
+    return run.data.mates if run.data.held_out and run.config.data.player() else ()
 
 
-def _evaluate_mates(player: ModelPlayer, mates: Sequence[MateInOne], *, progress: Callable[[int], None]) -> list[Row]:
+def _evaluate_mates(
+    generator: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    mates: Sequence[MateInOne],
+    *,
+    progress: Callable[[int], None],
+) -> list[Row]:
     """Evaluate the greedy moves in mates in one; `progress` receives the number of rows done."""
     rows: list[Row] = []
-    for chunk in mate_in_one_suite(player, mates).rows(0):
+    for chunk in mate_in_one_suite(ModelPlayer(generator, tokenizer, task=task), mates).rows(0):
         rows += chunk
         progress(len(rows))
     return rows
@@ -91,20 +103,20 @@ def validate(run: Run) -> Mapping[str, float]:
 
 
 def validation_metrics(rows: Sequence[Row]) -> Mapping[str, float]:
-    """Return `validation/score`, the keys of DECISION_KEYS and all other keys with enough rows; empty without rows.
+    """Return `validation/score`, the `decision_keys` and all other keys with enough rows; empty without rows.
 
-    The score is the mean of the keys of DECISION_KEYS over the tasks that have rows. It uses only labels and rules,
+    The score is the mean of the `decision_keys` over the tasks that have rows. It uses only labels and rules,
     because not every position has move evaluations.
     """
     values_by_key = {key: [row.values[f"{SAMPLED}/{key}"] for row in rows if f"{SAMPLED}/{key}" in row.values]
-                     for key in GREEDY}  # fmt: skip
-    scored = [fmean(values_by_key[key]) for key in DECISION_KEYS.values() if values_by_key[key]]
+                     for key in greedy_keys()}  # fmt: skip
+    scored = [fmean(values_by_key[key]) for key in decision_keys() if values_by_key[key]]
     if not scored:
         return {}
     means = {
         f"validation/{key}": fmean(values)
         for key, values in values_by_key.items()
-        if len(values) >= LEAST_ROWS or (values and key in DECISION_KEYS.values())
+        if len(values) >= LEAST_ROWS or (values and key in decision_keys())
     }
     return {"validation/score": fmean(scored), **means}
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from statistics import fmean
 
 from ..errors import TrainingGaveUpError
-from ..evaluation.headline import DECISION_KEYS
+from ..evaluation.headline import decision_keys
 from ..stability.recovery import RecoveryState
 from .state import StepReport
 
@@ -95,7 +95,7 @@ class SignWatch:
     def observe_validation(self, metrics: Mapping[str, float]) -> None:
         """Add the validation scores of a step or of the start."""
         for key, value in metrics.items():
-            if key.removeprefix("validation/") in DECISION_KEYS.values():
+            if key.removeprefix("validation/") in decision_keys():
                 self._validations.setdefault(key, []).append(value)
 
     def metrics(self) -> dict[str, float]:

@@ -47,12 +47,14 @@ class MatchResult:
 
 
 def play_against_start(run: Run) -> MatchResult:
-    """Play the match of the trained model against the starting model; empty if no match is configured.
+    """Play the match of the trained model against the starting model.
+
+    The result is empty if no match is configured, or if no task of the run names a move.
 
     Both models sample as the published self-play did. An illegal move is sampled again, then replaced (see
     `evaluation.match`). Raises StopRequestedError if a stop was requested, GeneratorError, ScorerError.
     """
-    if not run.config.evaluation.match_pairs or not run.data.held_out:
+    if not run.config.evaluation.match_pairs or not run.data.held_out or run.config.data.player() is None:
         return MatchResult()
     policy, original = run.context.policy, run.context.references.original
     with (
@@ -105,10 +107,12 @@ def _players(
 
     The match makes one player for first attempts and one for further attempts. Only the first one calls `chosen`.
     """
-    observers = chain([chosen], repeat(lambda _moves: None))
+    observers, task = chain([chosen], repeat(lambda _moves: None)), run.config.data.player()
+    assert task is not None
 
     def player(seed: int) -> Player:
-        return WatchedPlayer(ModelPlayer(generator, policy.tokenizer, config.decoding, seed), run, next(observers))
+        model = ModelPlayer(generator, policy.tokenizer, config.decoding, seed, task)
+        return WatchedPlayer(model, run, next(observers))
 
     return player
 

@@ -90,7 +90,7 @@ def _components(sampled: Rollout) -> dict[str, float]:
     for group in sampled.groups:
         for sample in group.samples:
             for component, value in sample.score.components.items():
-                values_by_component.setdefault(f"{group.example.task.value}/{component}", []).append(value)
+                values_by_component.setdefault(f"{group.example.task}/{component}", []).append(value)
     return {component: fmean(values) for component, values in sorted(values_by_component.items())}
 
 

@@ -21,7 +21,8 @@ from ..objective import kl_k3
 from ..rollout.generator import Generator
 from ..rollout.groups import Group, make_batch, sample_groups, score_groups
 from ..rollout.sampling import derive_seed
-from ..tasks.types import Example, Task
+from ..tasks.types import Example
+from .data import by_task
 from .state import StepContext
 
 EQUAL_BOUND = 1e-6
@@ -73,8 +74,7 @@ def preflight_checks(context: StepContext, examples: list[Example]) -> list[Pref
 
 def preflight_examples(examples: tuple[Example, ...]) -> list[Example]:
     """Return the first example of each task that has one."""
-    firsts = (next((example for example in examples if example.task is task), None) for task in Task)
-    return [example for example in firsts if example is not None]
+    return [rows[0] for rows in by_task(examples)]
 
 
 def preflight_input(context: StepContext, examples: list[Example]) -> PreflightInput:

@@ -103,7 +103,7 @@ def transcript(step: int, group: Group, sample: Sample) -> dict[str, Any]:
     failure, reward = sample.score.failure, sample.score.total
     return {
         "step": step,
-        "task": group.example.task.value,
+        "task": group.example.task,
         "prompt": group.example.prompt,
         "completion": sample.text,
         "expected": group.example.completion,

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from ..errors import UserError
-from ..evaluation.headline import HEADLINE
+from ..evaluation.headline import headline_keys
 from ..files import append_lines
 from ..progress import minutes
 from .config import Tracker
@@ -116,7 +116,7 @@ def change_rows(summary: Mapping[str, Any]) -> list[list[Any]]:
     return [
         [key, *(summary[part][key]["value"] for part in ("before", "after")),
          *(gain[end] for end in ("value", "low", "high")), moved.get(key, "")]
-        for key in HEADLINE if (gain := summary["gain"].get(key))
+        for key in headline_keys() if (gain := summary["gain"].get(key))
     ]  # fmt: skip
 
 

@@ -125,7 +125,7 @@ class StepReport:
         """Return the mean reward of each task among all sampled groups."""
         by_task: dict[str, list[Tensor]] = {}
         for group, rewards_G in zip(self.rollout.groups, self.rollout.rewards_PG, strict=True):
-            by_task.setdefault(group.example.task.value, []).append(rewards_G)
+            by_task.setdefault(group.example.task, []).append(rewards_G)
         return {task: float(torch.stack(rewards).mean()) for task, rewards in by_task.items()}
 
 

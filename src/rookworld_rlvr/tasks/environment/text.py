@@ -5,14 +5,16 @@ A: <FEN>+<UCI>+<history>+<next FEN>+<reward>+<terminated>+<truncated>
 
 from collections.abc import Sequence
 
-from ..board.fen import parse_fen
-from ..board.transition import Transition, step
-from .policy import parse_number
-from .types import EnvironmentPrompt, FailureReason, ParseFailure, PromptError
+from ...board.fen import parse_fen
+from ...board.transition import Transition, step
+from ..numbers import parse_number
+from ..types import EnvironmentPrompt, FailureReason, ParseFailure, PromptError
 
 PREFIX = "A: "
 SEPARATOR = "+"
 FIELDS = ("next_fen", "reward", "terminated", "truncated")
+# The environment prompt ends with its third separator.
+PROMPT_SEPARATORS = 3
 HISTORY_MOVES = 10
 FLAGS = {"0": False, "1": True}
 
@@ -64,6 +66,12 @@ def environment_truth(prompt: EnvironmentPrompt) -> Transition:
 def environment_fields(completion: str) -> tuple[str, ...]:
     """Split a completion into its fields without surrounding blanks. A well-formed completion has four."""
     return tuple(field.strip() for field in completion.split(SEPARATOR))
+
+
+def split_environment(line: str) -> tuple[str, str]:
+    """Split a published line into prompt and completion. The prompt ends with its third `+`."""
+    prompt = SEPARATOR.join([*line.split(SEPARATOR)[:PROMPT_SEPARATORS], ""])[: len(line)]
+    return prompt, line[len(prompt) :]
 
 
 def parse_environment(completion: str) -> Transition | ParseFailure:

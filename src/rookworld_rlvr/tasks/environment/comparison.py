@@ -6,9 +6,9 @@ from itertools import zip_longest
 
 import chess
 
-from .environment import environment_fields, environment_truth
-from .policy import parse_number
-from .types import EnvironmentPrompt
+from ..numbers import parse_number
+from ..types import EnvironmentPrompt
+from .text import environment_fields, environment_truth
 
 FEN_FIELDS = ("turn", "castling", "en passant", "halfmove clock", "move number")
 FLAGS = ("reward", "terminated", "truncated")

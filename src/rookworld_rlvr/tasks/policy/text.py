@@ -9,9 +9,10 @@ from functools import lru_cache
 
 import chess
 
-from ..board.fen import parse_fen, require_valid_fen
-from ..board.moves import is_legal_uci, is_uci
-from .types import FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, PromptError
+from ...board.fen import parse_fen, require_valid_fen
+from ...board.moves import is_legal_uci, is_uci
+from ..numbers import parse_number
+from ..types import FailureReason, ParseFailure, PolicyCompletion, PolicyPrompt, PromptError
 
 PREFIX = "P: "
 MARKERS = ("M", "E", "B")
@@ -22,8 +23,6 @@ MAX_CANDIDATES = 5
 FEN_WIDTH, MOVES_WIDTH, EVALS_WIDTH = 90, 30, 40
 
 _MARKER = re.compile(r"(?<!\S)([MEB]):")
-# Bounded, so that no digit string overflows to infinity.
-_NUMBER = re.compile(r"[+-]?\d{1,6}(?:\.\d{1,6})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +94,14 @@ def policy_fields(completion: str) -> PolicyFields:
     )
 
 
-def parse_number(text: str) -> float | None:
-    """Parse a plain decimal number; None for anything else, including NaN, inf, exponents and underscores.
+def split_policy(line: str) -> tuple[str, str]:
+    """Split a published line into prompt and completion. The prompt ends before its padding, which the model writes.
 
-    >>> parse_number("-2.07"), parse_number("nan"), parse_number("1e3")
-    (-2.07, None, None)
+    >>> split_policy("P: 8/8/8/8/8/8/8/K1k5 w - - 0 1   M: a1a2 E: 0.5 B: a1a2")
+    ('P: 8/8/8/8/8/8/8/K1k5 w - - 0 1', '   M: a1a2 E: 0.5 B: a1a2')
     """
-    return float(text) if _NUMBER.fullmatch(text) else None
+    prompt = (line[: line.find("M:")] if "M:" in line else line).rstrip()
+    return prompt, line[len(prompt) :]
 
 
 def parse_policy(completion: str) -> PolicyCompletion | ParseFailure:

@@ -20,12 +20,13 @@ from functools import lru_cache
 from chess.engine import Mate
 
 from ..board.evals import to_pawns, win_probability
-from ..stockfish.analysis import Analysis
-from ..tasks.policy import MAX_CANDIDATES
+from .analysis import Analysis
 
 # More than the positions of a step; an entry takes about 10 kB.
 CACHED_POSITIONS = 1024
 MATE_IN_ONE = to_pawns(Mate(1))
+# Number of moves that `MoveValues.share` compares with: as many as a `P:` completion has candidates.
+TOP_MOVES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def move_values(analysis: Analysis) -> MoveValues:
         raise ValueError(f"expected the analysis of a position with a legal move, got {analysis}")
     wins = {move: win_probability(pawns) for move, pawns in evals.items()}
     best = max(wins.values())
-    return MoveValues(evals, wins, best, tuple(sorted(wins.values(), reverse=True)[:MAX_CANDIDATES]))
+    return MoveValues(evals, wins, best, tuple(sorted(wins.values(), reverse=True)[:TOP_MOVES]))
 
 
 def _value(loss: float, halving_loss: float) -> float:

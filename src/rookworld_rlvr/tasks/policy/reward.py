@@ -8,11 +8,12 @@ illegal to a legal one, or from no number to a number.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..board.fen import parse_fen
-from ..board.moves import is_uci
-from ..tasks.policy import MARKERS, MAX_CANDIDATES, PolicyFields, parse_number, parse_policy, policy_fields
-from ..tasks.types import ParseFailure, PolicyPrompt, require_parsed
-from .move_values import MoveValues
+from ...board.fen import parse_fen
+from ...board.moves import is_uci
+from ...stockfish.move_values import MoveValues
+from ..numbers import parse_number
+from ..types import PolicyPrompt, require_parsed
+from .text import MARKERS, MAX_CANDIDATES, PolicyFields, parse_policy, policy_fields
 
 # Weights within the first tier. `markers` is the length of the longest sequence of M, E, B in order, over
 # three; `nothing_else` is that divided by 1 + words before, words after, repeated markers and candidates beyond five.
@@ -126,17 +127,16 @@ def truth_of_policy(prompt: PolicyPrompt, label: str | None) -> PolicyTruth:
     return PolicyTruth(legal, None if label is None else policy_label(label, legal))
 
 
-def score_policy(
+def policy_components(
     completion: str, truth: PolicyTruth, config: PolicyRewardConfig, values: MoveValues | None = None
-) -> tuple[dict[str, float], ParseFailure | None]:
-    """Return every component that applies, as `tier/name`, in [0, 1], and the strict parser's failure, if any.
+) -> dict[str, float]:
+    """Return every component that applies, as `tier/name`, in [0, 1].
 
     The structure is all 0 without a marker. If a marker repeats, its first field counts. In mate and stalemate no
     correctness component applies. With `values`, which come from an engine's evaluations, the label is ignored.
     """
-    parsed, fields = parse_policy(completion), policy_fields(completion)
-    components = {**_structure(fields), **_parse(fields), **_correctness(_parse_fields(fields), truth, config, values)}
-    return components, parsed if isinstance(parsed, ParseFailure) else None
+    fields = policy_fields(completion)
+    return {**_structure(fields), **_parse(fields), **_correctness(_parse_fields(fields), truth, config, values)}
 
 
 def policy_label(label: str, legal: frozenset[str]) -> PolicyLabel:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..board.transition import REWARD_ILLEGAL, Transition
-from ..tasks.environment import FIELDS, FLAGS, environment_fields, environment_truth, fen_failure, parse_environment
-from ..tasks.policy import parse_number
-from ..tasks.types import EnvironmentPrompt, ParseFailure, require_parsed
+from ...board.transition import REWARD_ILLEGAL, Transition
+from ..numbers import parse_number
+from ..types import EnvironmentPrompt, require_parsed
+from .text import FIELDS, FLAGS, environment_fields, environment_truth, fen_failure, parse_environment
 
 _RANK = re.compile(r"[1-8pnbrqkPNBRQK]{1,8}")
 _FEN_FIELDS = tuple(map(re.compile, (r"[wb]", r"-|[KQkq]{1,4}", r"-|[a-h][36]", r"[0-9]{1,4}", r"[0-9]{1,4}")))
@@ -103,15 +103,14 @@ def truth_of_environment(prompt: EnvironmentPrompt, label: str | None) -> Enviro
     return prompt.fen, environment_truth(prompt)
 
 
-def score_environment(completion: str, truth: EnvironmentTruth) -> tuple[dict[str, float], ParseFailure | None]:
-    """Return every component as `tier/name`, in [0, 1], and the strict parser's failure, if any.
+def environment_components(completion: str, truth: EnvironmentTruth) -> dict[str, float]:
+    """Return every component as `tier/name`, in [0, 1].
 
     The structure is all 0 if no field is recognised. If there are more than four fields, the first four count.
     """
-    parsed, fields = parse_environment(completion), environment_fields(completion)
+    fields = environment_fields(completion)
     parsed_fields = _parse_fields(fields)
-    components = {**_structure(fields), **_parse(parsed_fields), **_correctness(parsed_fields, truth)}
-    return components, parsed if isinstance(parsed, ParseFailure) else None
+    return {**_structure(fields), **_parse(parsed_fields), **_correctness(parsed_fields, truth)}
 
 
 def well_formed_share(fen: str) -> float:
