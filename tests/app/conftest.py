@@ -30,6 +30,7 @@ from rookworld_rlvr.stability.recovery import Action, escalate
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.engine import engine_config
 from rookworld_rlvr.stockfish.pool import EnginePool
+from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig, chat_prompt
 from rookworld_rlvr.training.checks import check_kl
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loss import TokenTotals
@@ -84,6 +85,7 @@ A_PROBES = [
     f"{NEXT.replace(' 0 1', ' 1 1')}+0.5+1+0",
     f"{NEXT.replace('4P3', '8')}+1.0+0+0",
 ]
+CHAT_PROBES = ["<answer>a2a3</answer>", "MOVE: e2e5", "perhaps e2e4, perhaps d2d4"]
 
 
 LEGAL = [move.uci() for move in chess.Board().legal_moves]
@@ -95,6 +97,8 @@ def totals(config: RunConfig) -> list[float]:
     rubric = Rubric(config.rubric)
     probes = [(f"P: {FEN}", text, LABEL) for text in P_PROBES]
     probes += [(f"A: {FEN}+e2e4+e2e4+", text, None) for text in A_PROBES]  # type: ignore[misc]
+    chat = chat_prompt(FEN, ChatPromptConfig())
+    probes += [(chat, text, "e2e4") for text in CHAT_PROBES]
     return [rubric.score(*arguments, analysis=VERDICT).total for arguments in probes]
 
 

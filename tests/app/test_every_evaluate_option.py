@@ -45,6 +45,7 @@ def leaves(config: Any, path: str = "") -> Iterator[str]:
 # The shipped model plays legal moves; the small model does not.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
 POLICY = ("suites=[policy]",)
+CHAT = ("data.tasks=[chat]", "suites=[chat]", "evaluation.rows=1", "generator.max_new_tokens=4")
 MEASURED = (*POLICY, "evaluation.nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "evaluation.mates={mates}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
@@ -66,6 +67,14 @@ OPTIONS = {
     "data.held_out": Option("default"),
     "data.limit": Option(3, ("evaluation.rows=99", "generator.max_new_tokens=1")),
     "data.exclude": Option("[{held_out}]", ("evaluation.rows=99", "generator.max_new_tokens=1")),
+    "data.tasks": Option("[environment]", ("suites=[]",)),
+    "data.chat.preset": Option("r1", CHAT, "passes"),
+    "data.chat.form": Option("boxed", CHAT, "passes"),
+    "data.chat.notation": Option("san", CHAT, "passes"),
+    "data.chat.legal_moves": Option(False, CHAT, "passes"),
+    "data.chat.board": Option(True, CHAT, "passes"),
+    "data.chat.thinking": Option(True, CHAT, "passes"),
+    "data.chat.prefill": Option("auto", CHAT, "passes"),
     "generator.kind": Option("vllm_server"),
     "generator.max_new_tokens": Option(3, ("model.path=tiny",), "passes"),
     "generator.batch_size": Option(1, ("evaluation.rows=2",), "passes"),

@@ -47,6 +47,7 @@ SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1")
 BY_ENGINE = ("rubric.source=engine",)
 # Endings of the weights and scales that have an effect only if an engine scores.
 OF_ENGINE = ("halving_loss",)
+CHAT = ("data.tasks=[chat]",)
 # Data whose positions have move evaluations.
 EVALUATED = ("rubric.source=cached", "data.train=default", "data.held_out=default")
 OPTIONS: dict[str, Option] = {
@@ -55,6 +56,14 @@ OPTIONS: dict[str, Option] = {
     if path.startswith("rubric.") and isinstance(value, float)
 } | {
     "rubric.policy.missed_mate": Option(1.0, "totals", BY_ENGINE),
+    "rubric.chat.missed_mate": Option(1.0, "totals", BY_ENGINE),
+    "data.chat.preset": Option("r1", "rows", CHAT),
+    "data.chat.form": Option("boxed", "rows", CHAT),
+    "data.chat.notation": Option("san", "rows", CHAT),
+    "data.chat.legal_moves": Option(False, "rows", CHAT),
+    "data.chat.board": Option(True, "rows", CHAT),
+    "data.chat.thinking": Option(True, "rows", CHAT),
+    "data.chat.prefill": Option("auto", "rows", CHAT),
     "rubric.source": Option("rules", "totals"),
     "rubric.move_evals": Option("/nope", "refused"),
     "rubric.stockfish.path": Option("/nope", "verdicts"),

@@ -18,6 +18,9 @@ from rookworld_rlvr.rewards import Rubric, RubricConfig
 from rookworld_rlvr.rewards.rubric import BOUNDS, MAX_WEIGHT, SHARE, MoveSource
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.stockfish.move_values import MATE_IN_ONE
+from rookworld_rlvr.tasks import parse_prompt
+from rookworld_rlvr.tasks.chat import reward as chat_reward
+from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig, chat_prompt
 from rookworld_rlvr.tasks.environment import reward as environment_reward
 from rookworld_rlvr.tasks.policy import reward as policy_reward
 
@@ -30,7 +33,14 @@ MATE_FEN = "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1"
 P, A, MATE = f"P: {FEN}", f"A: {FEN}+e2e4+e2e4+", f"P: {MATE_FEN}"
 P_PERFECT = "M: e2e4 d2d4 g1f3 c2c4 b1c3 E: 0.3 0.2 0.1 0.0 -0.1 B: e2e4"
 A_PERFECT = f"{NEXT}+0.001+0+0"
+CHAT, CHAT_MATE = (chat_prompt(fen, ChatPromptConfig()) for fen in (FEN, MATE_FEN))
+LABELS = {P: P_PERFECT, CHAT: "e2e4"}
 PROBES = [
+    (CHAT, "<answer>e2e4</answer>"),
+    (CHAT, "<answer>a2a3</answer>"),
+    (CHAT, "MOVE: e2e5"),
+    (CHAT, "perhaps g1f3, perhaps e2e4"),
+    (CHAT_MATE, "<answer>a1a7</answer>"),
     (P, ""),
     (P, "M: e2e4 E: 0.1"),
     (P, P_PERFECT + " and more"),
@@ -69,16 +79,13 @@ def analysis(prompt: str) -> Analysis | None:
     """Return the analysis of a probe's position. If ANALYSES has none, all its legal moves are equal."""
     if prompt.startswith("A:"):
         return None
-    moves = chess.Board(fen := prompt.removeprefix("P: ")).legal_moves
-    return ANALYSES.get(prompt) or Analysis(fen, tuple((move.uci(), 0.0) for move in moves))
+    moves = chess.Board(fen := parse_prompt(prompt).fen).legal_moves
+    return ANALYSES.get(fen) or Analysis(fen, tuple((move.uci(), 0.0) for move in moves))
 
 
 def totals(changes: dict[str, Any]) -> list[float]:
     rubric = Rubric(configured(changes))
-    return [
-        rubric.score(prompt, text, P_PERFECT if prompt is P else None, analysis=analysis(prompt)).total
-        for prompt, text in PROBES
-    ]
+    return [rubric.score(prompt, text, LABELS.get(prompt), analysis=analysis(prompt)).total for prompt, text in PROBES]
 
 
 # Totals of the probes, in their order, by the source of the move values. The `A:` probes have the same with any source.
@@ -114,8 +121,8 @@ OPTIONS = [path for path, _ in options(RubricConfig()) if not path.startswith(("
 ENGINE_OPTIONS = [path for path in OPTIONS if path.endswith(("halving_loss", "missed_mate"))]
 MOVES = [move.uci() for move in chess.Board().legal_moves]
 ANALYSES = {
-    P: Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES))),
-    MATE: Analysis(
+    FEN: Analysis(FEN, tuple((move, 0.5 - 0.3 * place) for place, move in enumerate(MOVES))),
+    MATE_FEN: Analysis(
         MATE_FEN,
         tuple((m.uci(), MATE_IN_ONE if m.uci() == "a1a8" else 9.0) for m in chess.Board(MATE_FEN).legal_moves),
     ),
@@ -130,11 +137,11 @@ def test_every_option_changes_some_total(path: str) -> None:
 
 
 @pytest.mark.parametrize("source", [MoveSource.labels, MoveSource.engine])
-@pytest.mark.parametrize("task", [policy_reward, environment_reward])
+@pytest.mark.parametrize("task", [policy_reward, environment_reward, chat_reward])
 def test_every_component_changes_some_total(
     task: ModuleType, source: MoveSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, ending = {"source": source}, {MoveSource.labels: "_value", MoveSource.engine: "_match"}[source]
+    given, ending = {"source": source}, {MoveSource.labels: "value", MoveSource.engine: "match"}[source]
     before = totals(given)
     for name, (group, weight) in task.CORRECTNESS_WEIGHTS.items():
         with monkeypatch.context() as patch:

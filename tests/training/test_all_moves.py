@@ -45,7 +45,7 @@ def groups(policy: Policy) -> list[Group]:
     for row in rows:
         analysis = cache.get(parse_prompt(row.prompt).fen)
         assert analysis is not None
-        values = rubric.best_move_values(analysis)
+        values = rubric.best_move_values(row.prompt, analysis)
         made.append(Group(row, prompt_tokens(policy.tokenizer, row.prompt), (sample,), values))
     return made
 

@@ -1,8 +1,11 @@
 """UCI strings: the form of a move, its legality in a position, and mate."""
 
 import re
+from functools import lru_cache
 
 import chess
+
+from .fen import parse_fen
 
 UCI_PATTERN = re.compile(r"([a-h][1-8])([a-h][1-8])([qrbn]?)")
 
@@ -43,3 +46,14 @@ def is_mate(board: chess.Board, uci: str) -> bool:
     after = board.copy(stack=False)
     after.push_uci(uci)
     return after.is_checkmate()
+
+
+@lru_cache(maxsize=8192)
+def mating_moves(fen: str) -> frozenset[str]:
+    """Return the moves, UCI, that mate in a position.
+
+    >>> mating_moves("7k/5Q2/6K1/8/8/8/8/8 w - - 0 1") == {"f7g7", "f7h7", "f7e8", "f7f8"}
+    True
+    """
+    board = parse_fen(fen)
+    return frozenset(move.uci() for move in board.legal_moves if is_mate(board, move.uci()))

@@ -19,6 +19,7 @@ from ..stockfish.analysis import Analysis
 from ..stockfish.engine import EngineOptions
 from ..stockfish.move_values import MoveValues, move_values
 from ..tasks import Task, all_tasks, task_named, task_of
+from ..tasks.chat.reward import ChatRewardConfig
 from ..tasks.environment.reward import EnvironmentRewardConfig
 from ..tasks.policy.reward import PolicyRewardConfig
 from ..tasks.task import Weights
@@ -41,6 +42,8 @@ BOUNDS = {
     "malformed_reward": (-MAX_WEIGHT, 0.0),
     "policy.halving_loss": POSITIVE,
     "policy.missed_mate": SHARE,
+    "chat.halving_loss": POSITIVE,
+    "chat.missed_mate": SHARE,
 }
 # Options that are not numbers, or that check themselves.
 UNCHECKED_OPTIONS = ("source", "move_evals", "stockfish")
@@ -82,8 +85,10 @@ class RubricConfig:
     """Options of the `P:` components."""
     environment: EnvironmentRewardConfig = field(default_factory=EnvironmentRewardConfig)
     """Options of the `A:` components."""
+    chat: ChatRewardConfig = field(default_factory=ChatRewardConfig)
+    """Options of the components of answers to chat prompts."""
     malformed_reward: float = -0.3
-    """Reward of a completion in which nothing is recognised; at most 0."""
+    """Reward of a completion in which nothing is recognised; at most 0. With 0 rewards range from 0 to 1."""
     source: MoveSource = MoveSource.cached
     move_evals: str = DEFAULT
     """File of move evaluations for source=cached: `default` is the file that ships, empty means none; `rookworld data

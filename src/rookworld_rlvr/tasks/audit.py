@@ -58,7 +58,8 @@ class AuditReport:
             yield from self.games.warnings()
         if self.unlabelled:
             yield f"{self.unlabelled} rows have no label"
-        counts = ", ".join(f"{task} {count}" for task, count in self.duplicate_positions.items())
+        found = self.duplicate_positions
+        counts = ", ".join(f"{task} {found[task]}" for task in self.tasks if task in found)
         yield f"Duplicate positions: {counts or 'none'}"
         for task in self.tasks.values():
             yield from task.lines()

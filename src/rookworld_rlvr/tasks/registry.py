@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from .chat.task import ChatTask
 from .environment.task import EnvironmentTask
 from .policy.task import PolicyTask
 from .task import Task
 from .types import PromptError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_tasks: dict[str, Task] = {task.name: task for task in (PolicyTask(), EnvironmentTask())}
+_tasks: dict[str, Task] = {task.name: task for task in (PolicyTask(), EnvironmentTask(), ChatTask())}
 
 
 def register(task: Task) -> Task:

@@ -49,6 +49,17 @@ class TaskAudit:
         return {}
 
 
+def scaled_weights(
+    structure: Mapping[str, float],
+    parse: Mapping[str, float],
+    correctness: Mapping[str, tuple[str, float]],
+    factors: Any,
+) -> Weights:
+    """Return the weights of three tiers. A component of the third has a group, whose factor is a field of `factors`."""
+    scaled = {name: float(getattr(factors, group)) * weight for name, (group, weight) in correctness.items()}
+    return {"structure": structure, "parse": parse, "correctness": scaled}
+
+
 class Task(ABC):
     """A task. Its `name` is in configurations, in the names of metrics and in files, and must be one plain word.
 
@@ -128,7 +139,6 @@ class Task(ABC):
         """
         return query
 
-    @abstractmethod
     def components(
         self, completion: Completion, truth: Any, values: MoveValues | None, options: Any
     ) -> dict[str, float]:
@@ -136,8 +146,9 @@ class Task(ABC):
 
         The truth decides which apply, never the completion, so that leaving something out gains nothing. If `parse`
         finds no failure, all components of the first tier must be 1. `values` has the values of the position's moves if
-        the task names a move and they are known.
+        the task names a move and they are known. A task that needs more than this implements `score`.
         """
+        raise NotImplementedError(f"the task {self.name} has no components")
 
     def score(
         self, completion: Completion, query: Any, truth: Any, values: MoveValues | None, options: Any

@@ -20,6 +20,12 @@ class FailureReason(StrEnum):
     bad_fen = "bad_fen"
     bad_reward = "bad_reward"
     bad_flag = "bad_flag"
+    # Only for answers to chat prompts. The last of them is that of a completion that did not end by itself.
+    no_answer = "no_answer"
+    two_answers = "two_answers"
+    other_form = "other_form"
+    unfinished_thinking = "unfinished_thinking"
+    cut_off = "cut_off"
     # Only for rows of data: a malformed prompt; a row that is neither text nor an object with the required columns.
     bad_prompt = "bad_prompt"
     bad_row = "bad_row"

@@ -19,6 +19,7 @@ from ..rollout.generator import GeneratorConfig
 from ..stability.recovery import RecoveryConfig
 from ..stability.reference import ReferenceConfig
 from ..tasks import Task, task_named
+from ..tasks.chat.prompts import ChatPromptConfig
 from ..tasks.prompt_stream import shares
 from .optim import OptimConfig
 
@@ -49,6 +50,8 @@ class DataConfig:
     """Tasks, as NAME or NAME:WEIGHT. Their shares among the prompts are in proportion to the weights, 1 without one. A
     task of weight 0 is evaluated and not trained. A task that needs only positions takes those of other tasks' rows.
     The first one that names a move plays games, puzzles and mates in one."""
+    chat: ChatPromptConfig = field(default_factory=ChatPromptConfig)
+    """Prompts of the chat task."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:

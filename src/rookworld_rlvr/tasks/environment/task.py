@@ -1,7 +1,6 @@
 """The environment task `A:`: next state, reward and flags of a move."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import ClassVar
 
 import chess
@@ -11,7 +10,7 @@ from ...board.transition import Transition
 from ...stockfish.analysis import Analysis
 from ...stockfish.move_values import MoveValues
 from ..keys import Key
-from ..task import Task, Weights
+from ..task import Task, Weights, scaled_weights
 from ..types import Completion, EnvironmentPrompt, Example, ParseFailure
 from .audit import EnvironmentAudit, corrected_environment
 from .comparison import compare_next_state
@@ -64,9 +63,7 @@ class EnvironmentTask(Task):
         return parse_environment(completion.text)
 
     def tier_weights(self, options: EnvironmentRewardConfig) -> Weights:
-        factors = {weight.name: float(getattr(options.weights, weight.name)) for weight in fields(options.weights)}
-        correctness = {name: factors[group] * weight for name, (group, weight) in CORRECTNESS_WEIGHTS.items()}
-        return {"structure": STRUCTURE_WEIGHTS, "parse": PARSE_WEIGHTS, "correctness": correctness}
+        return scaled_weights(STRUCTURE_WEIGHTS, PARSE_WEIGHTS, CORRECTNESS_WEIGHTS, options.weights)
 
     def truth(self, query: EnvironmentPrompt, label: str | None) -> EnvironmentTruth:
         return truth_of_environment(query, label)

@@ -5,11 +5,10 @@ definition would hide an error, ours differs, and the docstring says how.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from ...board.evals import win_probability
 from ...board.fen import parse_fen
-from ...board.moves import is_mate
+from ...board.moves import mating_moves
 from ...stockfish.analysis import Analysis
 from ...stockfish.move_values import MATE_IN_ONE, move_values
 from ..keys import FRACTION, Key, higher, lower
@@ -66,15 +65,9 @@ def score_policy_row(example: Example, completion: str) -> dict[str, float]:
         values |= _legality(answer, legal)
     if label and label.evals_pawns:
         values |= _accuracy(answer, label)
-    if mates := _mating_moves(board.fen()):
+    if mates := mating_moves(board.fen()):
         values["mate_in_one"] = float(answer is not None and answer.best in mates)
     return values
-
-
-@lru_cache(maxsize=8192)
-def _mating_moves(fen: str) -> frozenset[str]:
-    board = parse_fen(fen)
-    return frozenset(move.uci() for move in board.legal_moves if is_mate(board, move.uci()))
 
 
 def _parsed_policy(completion: str) -> PolicyCompletion | None:

@@ -1,7 +1,6 @@
 """The policy task `P:`: candidates, evals and the best move of a position."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from ...board.moves import is_legal_uci
 from ...stockfish.analysis import Analysis
 from ...stockfish.move_values import MoveValues
 from ..keys import Key
-from ..task import Task, Weights
+from ..task import Task, Weights, scaled_weights
 from ..types import Completion, Example, ParseFailure, PolicyCompletion, PolicyPrompt, Position
 from .audit import PolicyAudit, corrected_policy
 from .evaluation import KEYS, score_engine_loss, score_policy_row
@@ -79,9 +78,7 @@ class PolicyTask(Task):
         return parse_policy(completion.text)
 
     def tier_weights(self, options: PolicyRewardConfig) -> Weights:
-        factors = {weight.name: float(getattr(options.weights, weight.name)) for weight in fields(options.weights)}
-        correctness = {name: factors[group] * weight for name, (group, weight) in CORRECTNESS_WEIGHTS.items()}
-        return {"structure": STRUCTURE_WEIGHTS, "parse": PARSE_WEIGHTS, "correctness": correctness}
+        return scaled_weights(STRUCTURE_WEIGHTS, PARSE_WEIGHTS, CORRECTNESS_WEIGHTS, options.weights)
 
     def truth(self, query: PolicyPrompt, label: str | None) -> PolicyTruth:
         return truth_of_policy(query, label)

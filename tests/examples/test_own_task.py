@@ -1,0 +1,80 @@
+"""The example of a task of one's own: training, evaluation and report by its command, and the text of the tutorial."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "legal_captures.py"
+TUTORIAL = ROOT / "docs" / "own-task.md"
+LITTLE = (
+    "objective.prompts_per_step=4",
+    "objective.group_size=4",
+    "generator.max_new_tokens=24",
+    "evaluation.rows=8",
+    "evaluation.sampled_rows=2",
+    "evaluation.curve_rows=4",
+    "evaluation.curve_every=2",
+    "optim.warmup_steps=0",
+    "threads=1",
+)
+
+
+def run(*arguments: str, cwd: Path) -> str:
+    """Run the example's command; return what it prints."""
+    command = [sys.executable, str(EXAMPLE), *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a run of three steps."""
+    root = tmp_path_factory.mktemp("captures")
+    run("train", "data.tasks=[captures]", "steps=3", *LITTLE, f"output_root={root}", cwd=root)
+    return root / "latest"
+
+
+def test_three_steps_train_on_rewards_of_the_task(folder: Path) -> None:
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    trained = [step for step in steps if step["step"] > 0]
+    assert len(trained) == 3 and all(step["optim/update_norm"] > 0 for step in trained)
+    assert any(key.endswith("captures/correctness/recall") for key in trained[0])
+
+
+def test_summary_and_report_have_the_keys_of_the_task(folder: Path) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    for key in ("captures/exact", "captures/precision", "sampled/captures/recall"):
+        assert summary["before"][key]["n"] >= 2 and key in summary["gain"]
+    assert "captures/recall" in (folder / "report.html").read_text()
+    assert not any(key.startswith("match") for key in summary["gain"])
+
+
+def test_evaluation_and_rollouts_know_the_task(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    run("evaluate", "data.tasks=[captures]", "evaluation.rows=6", f"output={out}", "threads=1", cwd=tmp_path)
+    table = json.loads(out.read_text())["suites"]["captures"]["table"]
+    assert table["captures/recall"]["n"] == 6
+    assert "captures" in run("rollouts", str(folder), "--task", "captures", "--most", "1", cwd=tmp_path)
+
+
+def test_another_process_does_not_know_the_task(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rookworld_rlvr", "smoke", "data.tasks=[captures]"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "data.tasks: expected a task among policy, environment, chat, got 'captures'" in done.stderr
+
+
+def test_every_part_that_the_tutorial_shows_is_in_the_example() -> None:
+    code, text = EXAMPLE.read_text(encoding="utf-8"), TUTORIAL.read_text(encoding="utf-8")
+    shown = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert shown and all(block.rstrip("\n") in code for block in shown)
+
+
+def test_example_is_short() -> None:
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 80
