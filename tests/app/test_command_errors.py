@@ -201,6 +201,13 @@ def test_a_model_folder_that_lacks_a_file_is_refused(
         (["evaluate", "suites=[policy,policy]"], "suites: expected"),
         (["evaluate", "suites=[chess]"], "chess"),
         (["evaluate", "suites=[mate_in_one]"], "evaluation.mates: expected a file"),
+        (["evaluate", "suites=[puzzles]"], "evaluation.puzzles: expected a file"),
+        (
+            ["evaluate", "suites=[puzzles]", "evaluation.puzzles=/nope.csv"],
+            "evaluation.puzzles: [Errno 2] No such file",
+        ),
+        (["evaluate", "suites=[puzzles]", "evaluation.puzzles={train}"], "evaluation.puzzles: expected a CSV file"),
+        (["evaluate", "suites=[acpl]", "stockfish.path=/nope"], "suites=[acpl]: expected an engine's binary"),
         (["evaluate", "suites=[selfplay]", "selfplay.games=0"], "expected items of selfplay"),
         (["evaluate", "suites=[selfplay]", "selfplay.pgn=/nope/games.pgn"], "selfplay.pgn: expected a file"),
         (["evaluate", "suites=[match]", "match.opponent=stockfish", "stockfish.path=/nope"], "stockfish: expected"),

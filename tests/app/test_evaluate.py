@@ -23,6 +23,7 @@ from rookworld_rlvr.stockfish.engine import EngineUnusableError, find_engine
 
 COMMON = ("model", "data", "generator", "evaluation.rows", "precision", "device", "threads")
 MATE = {"fen": "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "best": "a1a8"}
+PUZZLES = "PuzzleId,FEN,Moves,Rating\none,7k/p4Q2/6K1/8/8/8/8/8 b - - 0 1,a7a6 f7g7,600\n"
 Evaluate = Callable[..., dict[str, Any]]
 
 
@@ -163,12 +164,15 @@ def test_evaluation_rows_at_excluded_positions_are_left_out_and_counted(
 def test_every_suite_can_be_selected_by_name_and_has_rows(
     evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rookworld_rlvr.evaluation.conversion.MAX_PLIES", 2)
+    for games in ("conversion", "llm_chess", "acpl"):
+        monkeypatch.setattr(f"rookworld_rlvr.evaluation.{games}.MAX_PLIES", 2)
     (tmp_path / "mates.jsonl").write_text(json.dumps(MATE) + "\n")
-    names = list(SuiteName)
+    (tmp_path / "puzzles.csv").write_text(PUZZLES)
+    names = [name for name in SuiteName if name is not SuiteName.acpl or engine_there()]
     result = evaluate(
         f"suites=[{','.join(names)}]",
         f"evaluation.mates={tmp_path / 'mates.jsonl'}",
+        f"evaluation.puzzles={tmp_path / 'puzzles.csv'}",
         "selfplay.games=2",
         "selfplay.max_plies=2",
         f"selfplay.pgn={tmp_path / 'games.pgn'}",
@@ -185,6 +189,19 @@ def test_every_suite_can_be_selected_by_name_and_has_rows(
     assert (tmp_path / "games.pgn").read_text().count("[Event ") == 2
 
 
+def test_puzzles_at_excluded_positions_are_left_out_and_counted(
+    evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.csv").write_text(PUZZLES)
+    (tmp_path / "both.csv").write_text(f"{PUZZLES}two,7k/p4Q2/6K1/8/8/8/8/8 b - - 0 1,a7a5 f7g7,2100\n")
+    given = ("suites=[puzzles]", f"data.exclude=[{tmp_path / 'one.csv'}]")
+    result = evaluate(*given, f"evaluation.puzzles={tmp_path / 'both.csv'}")["suites"]["puzzles"]
+    assert (result["rows"], result["positions_in_training"]) == (1, 1)
+    assert result["table"]["puzzles/legal/2000_up"]["n"] == 1
+    evaluate(*given, f"evaluation.puzzles={tmp_path / 'one.csv'}", output="other.json", exit_code=2)
+    assert "suites: expected items of puzzles, got none" in capfd.readouterr().err
+
+
 def engine_there() -> bool:
     try:
         return bool(find_engine())
@@ -192,7 +209,9 @@ def engine_there() -> bool:
         return False
 
 
-@pytest.mark.parametrize(("name", "requested", "expected"), [("selfplay", 100, 25), ("match", 32, 8)])
+@pytest.mark.parametrize(
+    ("name", "requested", "expected"), [("selfplay", 100, 25), ("match", 32, 8), ("llm_chess", 30, 15)]
+)
 @pytest.mark.slow
 def test_interrupted_games_resume_after_their_first_chunk(
     name: str, requested: int, expected: int, evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,7 +220,7 @@ def test_interrupted_games_resume_after_their_first_chunk(
         pytest.skip("no Stockfish here")
     given = (f"suites=[{name}]", "selfplay.max_plies=1", "evaluation.match_plies=1", "evaluation.match_pairs=32")
     # At full strength the engine plays the same moves in every run.
-    given += ("match.opponent=stockfish", "match.stockfish.skill=20")
+    given += ("match.opponent=stockfish", "match.stockfish.skill=20", "evaluation.rows=30")
     whole = evaluate(*given, output="whole.json")["suites"][name]
     assert whole["rows"] == requested
     path, add = rows_path(tmp_path / "table.json"), RowsFile.add

@@ -48,6 +48,7 @@ POLICY = ("suites=[policy]",)
 CHAT = ("data.tasks=[chat]", "suites=[chat]", "evaluation.rows=1", "generator.max_new_tokens=4")
 MEASURED = (*POLICY, "evaluation.nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "evaluation.mates={mates}")
+PUZZLES = ("suites=[puzzles]", "evaluation.puzzles={puzzles}")
 SELFPLAY = ("suites=[selfplay]", "selfplay.games=2", "selfplay.max_plies=2", *PLAYS)
 CONVERSION = ("suites=[conversion]", "conversion.positions=1", "conversion.defenders=[random]", *PLAYS)
 GAMES = ("suites=[match]", "evaluation.match_pairs=2", "evaluation.match_plies=4", *PLAYS)
@@ -84,6 +85,7 @@ OPTIONS = {
     "stockfish.path": Option("/nope", MEASURED),
     "stockfish.processes": Option(2, (), "verdicts"),
     "evaluation.mates": Option("/nope", MATES),
+    "evaluation.puzzles": Option("/nope", PUZZLES),
     "selfplay.games": Option(1, SELFPLAY),
     "selfplay.start": Option("openings", SELFPLAY),
     "selfplay.max_plies": Option(1, SELFPLAY),
@@ -141,6 +143,7 @@ for line in sys.stdin:
         break
 """
 MATE = {"fen": "6k1/5ppp/8/8/8/8/8/R3K3 w - - 0 1", "best": "a1a8", "themes": ["mateIn1"]}
+PUZZLE = "PuzzleId,FEN,Moves,Rating\none,7k/p4Q2/6K1/8/8/8/8/8 b - - 0 1,a7a6 f7g7,600\n"
 OTHER_MATE = {"fen": "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "best": "f7g7", "themes": ["fork"]}
 
 
@@ -175,10 +178,12 @@ def files(tmp_path_factory: pytest.TempPathFactory, small_model: Path, corpus: A
     (folder / "opponent").write_text(OPPONENT.format(python=sys.executable))
     (folder / "opponent").chmod(0o755)
     (folder / "mates.jsonl").write_text("".join(f"{json.dumps(mate)}\n" for mate in (MATE, OTHER_MATE)))
+    (folder / "puzzles.csv").write_text(PUZZLE)
     return {
         "small": str(small_model),
         "opponent": str(folder / "opponent"),
         "mates": str(folder / "mates.jsonl"),
+        "puzzles": str(folder / "puzzles.csv"),
         "held_out": str(corpus.held_out),
         "dataset": str(corpus.train.parent),
     }

@@ -97,11 +97,14 @@ def test_rollouts_shows_prompts_and_answers_of_an_evaluation(
 ) -> None:
     mates = tmp_path / "mates.jsonl"
     mates.write_text('{"fen": "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "best": "f7g7"}\n')
+    puzzles = tmp_path / "puzzles.csv"
+    puzzles.write_text("PuzzleId,FEN,Moves,Rating\none,7k/p4Q2/6K1/8/8/8/8/8 b - - 0 1,a7a6 f7g7,600\n")
     taken = ("model.path=", "data.held_out=", "device=", "threads=")
     own = [text for text in small_overrides if text.startswith(taken)]
     output = tmp_path / "table.json"
-    suites = "suites=[policy,environment,mate_in_one]"
-    given = [suites, "evaluation.rows=3", f"evaluation.mates={mates}", f"output={output}"]
+    suites = "suites=[policy,environment,mate_in_one,puzzles]"
+    given = [suites, "evaluation.rows=3", f"evaluation.mates={mates}", f"evaluation.puzzles={puzzles}"]
+    given += [f"output={output}"]
     assert main(["evaluate", *own, *given]) == 0
     lines = [json.loads(line) for line in (tmp_path / "table.json.rows.jsonl").read_text().splitlines()[1:]]
     assert all({"prompt", "expected", "completion"} <= line.keys() for line in lines)
@@ -109,9 +112,11 @@ def test_rollouts_shows_prompts_and_answers_of_an_evaluation(
     transcripts = read_transcripts(output)
     assert len(transcripts) == len(lines) and transcripts == read_transcripts(tmp_path / "table.json.rows.jsonl")
     assert [one.task for one in transcripts[:6]] == ["policy"] * 3 + ["environment"] * 3
-    mate = transcripts[-1]
-    assert mate.expected == "f7g7" and mate.completion.startswith("B: ")
-    assert (mate.failure is None) == (lines[-1]["values"]["mate_in_one/accuracy"] == 1)
+    for transcript, line, key in zip(
+        transcripts[-2:], lines[-2:], ("mate_in_one/accuracy", "puzzles/solved"), strict=True
+    ):
+        assert transcript.expected == "f7g7" and transcript.completion.startswith("B: ")
+        assert (transcript.failure is None) == (line["values"][key] == 1)
     capsys.readouterr()
     assert main(["rollouts", str(output), "--most", "99"]) == 0
     assert capsys.readouterr().out.count("\nprompt ") == len(lines)

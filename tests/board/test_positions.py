@@ -120,8 +120,8 @@ def test_undecodable_bytes_raise_error_with_line_number(tmp_path: Path) -> None:
 
 
 def test_unknown_suffix_is_refused_before_reading(write: Writer) -> None:
-    with pytest.raises(ValueError, match=r"expected a file of type \.fen, \.txt, \.epd, \.jsonl, got .*a\.csv"):
-        positions_from_file(write("a.csv", ""))
+    with pytest.raises(ValueError, match=r"expected a file of type \.fen, \.txt, \.epd, \.jsonl, \.csv, got .*a\.tsv"):
+        positions_from_file(write("a.tsv", ""))
 
 
 def test_pgn_yields_the_main_lines(write: Writer) -> None:

@@ -88,6 +88,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("my/other_held_out.txt").write_text("".join(lines[12:16]), "utf-8")
         mate = {"fen": "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1", "best": "a1a8"}
         Path("mates.jsonl").write_text(json.dumps(mate) + "\n", "utf-8")
+        puzzle = "PuzzleId,FEN,Moves,Rating\none,7k/p4Q2/6K1/8/8/8/8/8 b - - 0 1,a7a6 f7g7,600\n"
+        Path("lichess_db_puzzle.csv").write_text(puzzle, "utf-8")
         Path("my/games.pgn").write_text(game(), "utf-8")
         for words in (
             ["train", *LITTLE["train"]],

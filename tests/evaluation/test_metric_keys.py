@@ -7,14 +7,20 @@ from rookworld_rlvr.evaluation.keys import declared
 
 def evaluation_keys() -> Iterator[str]:
     """Yield every key that a suite can have. Rule players play the games."""
+    from contextlib import nullcontext
+
     import chess
 
+    from rookworld_rlvr.board.puzzles import Puzzle
+    from rookworld_rlvr.evaluation.acpl import Engines, acpl_suite, planned_games
     from rookworld_rlvr.evaluation.completions import held_out_rows
     from rookworld_rlvr.evaluation.conversion import ConversionConfig, Defender, conversion_suite
     from rookworld_rlvr.evaluation.label_loss import LabelLoss, label_loss_suite
+    from rookworld_rlvr.evaluation.llm_chess import llm_chess_suite
     from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, MatchSetting, kept_open, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
     from rookworld_rlvr.evaluation.players import RandomPlayer
+    from rookworld_rlvr.evaluation.puzzles import puzzle_suite
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
     from rookworld_rlvr.stockfish.analysis import Analysis
@@ -29,6 +35,7 @@ def evaluation_keys() -> Iterator[str]:
     fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task == "policy")
     analysis = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
     player = RandomPlayer()
+    engines = Engines(lambda depth: nullcontext(player), lambda: nullcontext(lambda fens: [0] * len(fens)))
     mate = "7k/5Q2/6K1/8/8/8/8/8 w - - 0 1", "f7g7"
     suites = [
         selfplay_suite(player, SelfplayConfig(games=1, max_plies=2)),
@@ -44,6 +51,9 @@ def evaluation_keys() -> Iterator[str]:
         conversion_suite(RandomPlayer, ConversionConfig(positions=1, defenders=[Defender.random])),
         label_loss_suite(lambda chunk: [LabelLoss(1.0, 1)] * len(chunk), examples, facts={}),
         mate_in_one_suite(player, [MateInOne(*mate)]),
+        puzzle_suite(player, [Puzzle("one", mate[0], (mate[1],), 1500)]),
+        llm_chess_suite(RandomPlayer, games=1),
+        acpl_suite(RandomPlayer, engines, planned_games(2)),
     ]
     for suite in suites:
         yield from suite_table(suite, [row for rows in suite.rows(0) for row in rows])

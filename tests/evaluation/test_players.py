@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from rookworld_rlvr.board.openings import OPENINGS, opening_board
 from rookworld_rlvr.evaluation.engine_player import EnginePlayer, OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.match import MatchConfig
-from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer
+from rookworld_rlvr.evaluation.players import DecodingConfig, RandomPlayer, RetryingPlayer
 from rookworld_rlvr.rollout.generator import GeneratorError
 from rookworld_rlvr.tasks import task_named
 
@@ -99,6 +99,28 @@ def test_random_moves_replaces_the_given_share_of_engine_moves(stockfish: str) -
         chosen = player.choose(boards, numbers)
     [(_, most)] = Counter(chosen).most_common(1)
     assert 20 <= most <= 45
+
+
+@pytest.mark.parametrize(("attempts", "legal_at"), [(2, 0), (2, 1), (2, 2), (2, 3), (0, 1), (0, 0)])
+def test_mistakes_are_the_illegal_attempts_before_the_first_legal_one(attempts: int, legal_at: int) -> None:
+    texts = ["e2e5", "e7e5", "e2e9", "e2e4"]
+    texts[legal_at] = "d2d4"
+
+    class Scripted:
+        def __init__(self, texts: list[str]) -> None:
+            self._texts = texts
+
+        def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
+            return self._texts[: len(boards)]
+
+    player = RetryingPlayer(Scripted(texts), Scripted(texts[1:]), attempts, rescue=False)
+    [chosen] = player.choose([chess.Board()], [7])
+    forgiven = legal_at <= attempts
+    assert chosen == (texts[legal_at] if forgiven else texts[attempts])
+    assert player.mistakes[7] == min(legal_at, attempts + 1) and player.illegal[7] == (legal_at > 0)
+    assert not player.replaced
+    [rescued] = RetryingPlayer(Scripted(texts), Scripted(texts[1:]), attempts).choose([chess.Board()], [7])
+    assert rescued == chosen if forgiven else chess.Move.from_uci(rescued) in chess.Board().legal_moves
 
 
 def test_elo_outside_the_engine_range_is_refused(stockfish: str) -> None:

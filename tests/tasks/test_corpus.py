@@ -154,7 +154,8 @@ def test_a_limit_counts_the_rows_read(write: Writer) -> None:
         ("a.txt", ["", "  "], "no row at all"),
         ("a.txt", ["hello", "P: ", P_PROMPT], "got bad_prompt 2, empty 1"),
         ("a.jsonl", ["{}"], "bad_row 1"),
-        ("a.csv", [P_LINE], "expected a .txt, .jsonl, .fen, .epd or .pgn file"),
+        ("a.tsv", [P_LINE], "expected a .txt, .jsonl, .fen, .epd, .pgn or .csv file"),
+        ("a.csv", [P_LINE], "expected a CSV file, not compressed, with the columns PuzzleId, FEN, Moves, Rating"),
     ],
 )
 def test_source_without_valid_rows_raises_one_line_error(

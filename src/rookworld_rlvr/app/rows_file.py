@@ -21,7 +21,12 @@ from ..tasks import all_tasks
 HEADER = "evaluation"
 MISSING = "nothing"
 # Options of the group `evaluation` that a single suite reads.
-OPTIONS_OF_SUITES = {"mates": SuiteName.mate_in_one, "match_pairs": SuiteName.match, "match_plies": SuiteName.match}
+OPTIONS_OF_SUITES = {
+    "mates": SuiteName.mate_in_one,
+    "match_pairs": SuiteName.match,
+    "match_plies": SuiteName.match,
+    "puzzles": SuiteName.puzzles,
+}
 # Sections of the header, and the entries that a comparison of two evaluations needs.
 SECTIONS = {
     "config": {"seed"},

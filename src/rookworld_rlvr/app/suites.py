@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from ..errors import UserError
+from ..errors import UserError, prefixed
+from ..evaluation.acpl import DEPTHS, NODES, acpl_opponent, acpl_suite, planned_games, stockfish_engines
 from ..evaluation.adjudication import OpenReferee, open_referee
 from ..evaluation.completions import greedy_completions, held_out_suite
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.label_loss import label_loss_suite, label_losses
+from ..evaluation.llm_chess import llm_chess_suite
 from ..evaluation.match import (
     RULES,
     STOCKFISH,
@@ -24,6 +26,7 @@ from ..evaluation.match import (
 )
 from ..evaluation.mate_in_one import mate_in_one_suite
 from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_decoding
+from ..evaluation.puzzles import choose_puzzles, puzzle_suite
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
 from ..model.device import select_device
@@ -87,6 +90,16 @@ def _mate_in_one(evaluated: Evaluated) -> Suite:
     kept, left_out = unseen_mates(path, evaluated.data.trained)
     facts = {"file": path, "positions_in_training": left_out}
     return mate_in_one_suite(_player(evaluated, DecodingConfig()), kept, facts=facts)
+
+
+def _puzzles(evaluated: Evaluated) -> Suite:
+    config = evaluated.config.evaluation
+    if not config.puzzles:
+        raise UserError("evaluation.puzzles: expected a file, which suites=[puzzles] needs, got none")
+    with prefixed("evaluation.puzzles", ValueError, OSError):
+        chosen = choose_puzzles(config.puzzles, evaluated.data.trained, config.rows)
+    facts = {"file": config.puzzles, "positions_in_training": chosen.left_out}
+    return puzzle_suite(_player(evaluated, DecodingConfig()), chosen.puzzles, facts=facts)
 
 
 def _selfplay(evaluated: Evaluated) -> Suite:
@@ -167,6 +180,29 @@ def _opponent(evaluated: Evaluated, config: MatchConfig) -> tuple[OpenPlayer, st
     return kept_open(theirs), config.opponent, {"opponent": checksum(policy.model)}
 
 
+def _llm_chess(evaluated: Evaluated) -> Suite:
+    config = evaluated.config
+    player = _player_maker(evaluated, evaluated.policy, evaluated.generator, published_decoding())
+    return llm_chess_suite(player, games=config.evaluation.rows, seed=config.seed, name=config.model.path)
+
+
+def _acpl(evaluated: Evaluated) -> Suite:
+    """Return the suite. Raises UserError if Stockfish does not work."""
+    config = evaluated.config
+    nodes = config.evaluation.nodes or NODES
+    engines = stockfish_engines(EngineConfig(**asdict(config.stockfish)), nodes, config.seed)
+    name = _engine_name(acpl_opponent(config.stockfish.path, DEPTHS[0]), "suites=[acpl]")
+    player = _player_maker(evaluated, evaluated.policy, evaluated.generator, published_decoding())
+    return acpl_suite(
+        player,
+        engines,
+        planned_games(config.evaluation.rows),
+        seed=config.seed,
+        name=config.model.path,
+        facts={"engine": name, "nodes": nodes},
+    )
+
+
 def _label_loss(evaluated: Evaluated) -> Suite:
     held_out, trained = evaluated.data.held_out, evaluated.data.trained
     kept = tuple(row for row in held_out if example_key(row) not in trained)
@@ -181,4 +217,7 @@ BUILDERS: dict[str, Callable[[Evaluated], Suite]] = {
     SuiteName.match: _match,
     SuiteName.label_loss: _label_loss,
     SuiteName.conversion: _conversion,
+    SuiteName.puzzles: _puzzles,
+    SuiteName.llm_chess: _llm_chess,
+    SuiteName.acpl: _acpl,
 }

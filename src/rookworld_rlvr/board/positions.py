@@ -1,4 +1,4 @@
-"""Readers of positions from files: PGN games, lines of FEN, EPD or JSON.
+"""Readers of positions from files: PGN games, lines of FEN, EPD or JSON, and Lichess's puzzles.
 
 The readers raise on the first bad line, because a file of positions can be corrected, unlike a model's text.
 """
@@ -13,18 +13,24 @@ import chess
 import chess.pgn
 
 from .fen import is_valid_fen, parse_fen, rule_violations
+from .puzzles import read_puzzles
+
+PUZZLE_FILE = ".csv"
 
 
 def positions_from_file(path: Path | str) -> Iterator[str]:
     """Yield the FENs of a file of lines: FEN in `.fen` and `.txt`, EPD in `.epd`, objects with `fen` in `.jsonl`.
 
-    Each FEN is as python-chess prints it. Blank lines are skipped; a file without other lines yields nothing. Raises
+    A `.csv` file has Lichess's puzzles, of which the positions in which the solver begins are taken. Each FEN is as
+    python-chess prints it. Blank lines are skipped; a file without other lines yields nothing. Raises
     ValueError for another suffix and, naming file and line, for a line without a valid position; OSError if the file
     cannot be read.
     """
     path = Path(path)
+    if path.suffix == PUZZLE_FILE:
+        return (puzzle.fen for puzzle in read_puzzles(path))
     if path.suffix not in _LINE_READERS:
-        raise ValueError(f"expected a file of type {', '.join(_LINE_READERS)}, got {path}")
+        raise ValueError(f"expected a file of type {', '.join((*_LINE_READERS, PUZZLE_FILE))}, got {path}")
     return _positions_by_line(path, _LINE_READERS[path.suffix])
 
 

@@ -60,13 +60,19 @@ class EvaluationConfig(EvaluationBaseConfig):
 class SuitesConfig(EvaluationBaseConfig):
     """Options of the suites of `rookworld evaluate`."""
 
+    rows: int = 2048
+    """Number of held-out rows per task that are evaluated, counted from the first; also the largest number of puzzles,
+    and of games of llm_chess and acpl."""
     match_pairs: int = 100
     """Number of openings of the match. Each is played with both colours."""
     match_plies: int = 200
     """Number of plies after the opening at which a game of the match ends and is adjudicated, by Stockfish if it is
     installed and otherwise by material."""
     nodes: int = 0
-    """Nodes per position that the engine searches for policy/win_probability_loss. 0: use the file `move_evals`."""
+    """Nodes per position that the engine searches for policy/win_probability_loss and for acpl. 0: use the file
+    `move_evals`, and 20,000 nodes for acpl."""
+    puzzles: str = ""
+    """File of puzzles, which the suite puzzles needs: Lichess's CSV file, decompressed. Empty: none."""
 
     def __post_init__(self) -> None:
         EvaluationBaseConfig.__post_init__(self)

@@ -48,6 +48,8 @@ class OpponentConfig(StrengthConfig):
 
     path: str = ""
     """Stockfish binary. Empty: STOCKFISH_PATH if it is set, otherwise a binary on the PATH or in /usr/games."""
+    depth: int = 0
+    """Plies that it searches, instead of `nodes`. 0: `nodes` is the limit."""
 
 
 class EnginePlayer:
@@ -62,6 +64,8 @@ class EnginePlayer:
         self._config, self._seed = config, seed
         self._random = RandomPlayer(seed)
         self._binary = find_engine(config.path)
+        nodes = None if config.depth else config.nodes
+        self._limit = chess.engine.Limit(nodes=nodes, depth=config.depth or None, time=HUNG_S)
         self.engine = self._open()
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
@@ -77,8 +81,7 @@ class EnginePlayer:
         failure: Exception | None = None
         for _ in range(ATTEMPTS):
             try:
-                limit = chess.engine.Limit(nodes=self._config.nodes, time=HUNG_S)
-                move = self.engine.play(board, limit, game=object()).move
+                move = self.engine.play(board, self._limit, game=object()).move
                 return move.uci() if move else ""
             except (chess.engine.EngineError, TimeoutError) as error:
                 failure = error

@@ -22,6 +22,9 @@ SLICES = (*chess.COLOR_NAMES[::-1], *(phase.value for phase in Phase))
 """Suffixes of keys: the colour to move and the phase of the game."""
 
 
+# The most per ply of a game: three illegal attempts at Black's first move, after one move of White.
+MOST_MISTAKES = 1.5
+CENTIPAWN_LOSS = Scale(0.0, 2000.0)
 EVENT, SHARE = Key(Direction.neutral), Key(Direction.neutral, FRACTION)
 
 
@@ -75,6 +78,38 @@ OF_SUITES: Mapping[str, Key] = {
         "won positions in which the player mates within 50 moves; also `…/<advantage>_<defender>`"),
     "conversion/ended": neutral(
         "games by their end: `…/checkmate`, `…/stalemate` and so on, `…/ply_limit` after 50 moves"),
+    "puzzles/first_move": higher(
+        "the solver's first move is the solution's or mates; also by rating: `…/below_1000`, `…/1000_1500`, "
+        "`…/1500_2000`, `…/2000_up`"),
+    "puzzles/solved": higher(
+        "so is every move of the solver; also by rating", "at or below `puzzles/first_move`"),
+    "puzzles/legal": higher("the first move is legal; also by rating", "near 1"),
+    "llm_chess/won": higher("games won against a random player"),
+    "llm_chess/drawn": neutral("games drawn by rule or at 200 plies"),
+    "llm_chess/lost": lower("games lost by mate or by three illegal attempts at one move", "near 0"),
+    "llm_chess/illegal": lower(
+        "illegal attempts over the plies of both sides; the leaderboard reports them per 1,000 moves",
+        "near 0", Scale(0.0, MOST_MISTAKES), "attempts per ply"),
+    "llm_chess/material": higher(
+        "the model's pieces minus the opponent's at the end", scale=REAL, unit="pawns"),
+    "llm_chess/plies": Key(Direction.neutral, COUNT, "plies", "plies of a game", "–"),
+    "llm_chess/ended": neutral(
+        "games by their end: `…/checkmate`, `…/stalemate` and so on, `…/illegal_move` after three illegal attempts, "
+        "`…/ply_limit` at 200 plies"),
+    "llm_chess/ended/illegal_move": Key(Direction.lower),
+    "acpl/mean": lower(
+        "mean centipawn loss of the model's legal moves in a game, of evaluations clipped to ±1,000; only for games "
+        "with such a move", scale=CENTIPAWN_LOSS, unit="centipawns"),
+    "acpl/depth_1": lower(
+        "the same in games against Stockfish at Skill Level 0 and depth 1", scale=CENTIPAWN_LOSS, unit="centipawns"),
+    "acpl/depth_5": lower(
+        "the same in games against Stockfish at Skill Level 0 and depth 5", scale=CENTIPAWN_LOSS, unit="centipawns"),
+    "acpl/won": higher("games won"),
+    "acpl/drawn": neutral("games drawn by rule or at 200 plies"),
+    "acpl/lost": lower("games lost by mate or by three illegal attempts at one move"),
+    "acpl/illegal": lower("moves of the model whose first attempt was illegal", "near 0", FRACTION),
+    "acpl/ended": neutral("games by their end, as for `llm_chess/ended`"),
+    "acpl/ended/illegal_move": Key(Direction.lower),
 }  # fmt: skip
 """Keys of the suites that belong to no task."""
 

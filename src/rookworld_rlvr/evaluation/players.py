@@ -122,15 +122,18 @@ class RandomPlayer:
 
 
 class RetryingPlayer:
-    """A player that retries after an illegal move and plays a random legal move if all retries are illegal.
+    """A player that retries after an illegal move. If all retries are illegal, it plays a random legal move.
 
-    It counts by game: all its `moves`, those whose first attempt was `illegal`, and those `replaced` by a random move.
+    With `rescue=False` it then answers with its last illegal move. It counts by game: all its `moves`, those whose
+    first attempt was `illegal`, those `replaced` by a random move, and all its `mistakes`, which are illegal attempts.
     """
 
-    def __init__(self, player: Player, again: Player, attempts: int, seed: int = 0) -> None:
+    def __init__(self, player: Player, again: Player, attempts: int, seed: int = 0, *, rescue: bool = True) -> None:
         """`again`: the player with another seed. It makes all `attempts` at once, and the first legal one counts."""
         self._player, self._again, self._attempts, self._random = player, again, attempts, RandomPlayer(seed)
+        self._rescue = rescue
         self.moves, self.illegal, self.replaced = Counter[int](), Counter[int](), Counter[int]()
+        self.mistakes = Counter[int]()
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         """See `Player.choose`."""
@@ -140,12 +143,12 @@ class RetryingPlayer:
         self.illegal.update(numbers[i] for i in illegal)
         repeated = [i for i in illegal for _ in range(self._attempts)]
         attempts = self._again.choose([boards[i] for i in repeated], [numbers[i] for i in repeated])
-        # In reverse order, so that the first legal attempt overwrites the later ones.
-        for i, attempt in reversed(list(zip(repeated, attempts, strict=True))):
-            if is_legal_uci(boards[i], attempt):
-                moves[i] = attempt
-        for i in illegal:
-            if not is_legal_uci(boards[i], moves[i]):
+        for place, i in enumerate(illegal):
+            tried = [moves[i], *attempts[place * self._attempts : (place + 1) * self._attempts]]
+            legal = [k for k, move in enumerate(tried) if is_legal_uci(boards[i], move)]
+            self.mistakes[numbers[i]] += min(legal, default=len(tried))
+            moves[i] = tried[min(legal, default=-1)]
+            if not legal and self._rescue:
                 self.replaced[numbers[i]] += 1
                 [moves[i]] = self._random.choose([boards[i]], [numbers[i]])
         return moves

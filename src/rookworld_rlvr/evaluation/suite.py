@@ -24,6 +24,12 @@ class SuiteName(StrEnum):
     """Cross-entropy of the held-out labels of both tasks."""
     conversion = "conversion"
     """Won positions in which the model has to mate."""
+    puzzles = "puzzles"
+    """Lichess's puzzles."""
+    llm_chess = "llm_chess"
+    """Games with Black against a random player, by the rules of the LLM Chess leaderboard."""
+    acpl = "acpl"
+    """Average centipawn loss in games against Stockfish at Skill Level 0, by the rules of AIcrowd's challenge."""
 
 
 Measures = Callable[[Sequence[Row]], Mapping[str, Measure]]

@@ -58,7 +58,7 @@ class Request:
     held_out_fraction: float = 0.0
     """Share of the positions whose rows are written to the held-out files."""
     positions: tuple[str, ...] = ()
-    """Files of games (`.pgn`) or positions (`.fen`, `.epd`, `.jsonl`), which are labelled first."""
+    """Files of games (`.pgn`) or positions (`.fen`, `.epd`, `.jsonl`, `.csv`), which are labelled first."""
 
 
 def generate(request: Request, progress: OpenProgress) -> int:
@@ -91,7 +91,7 @@ def generate(request: Request, progress: OpenProgress) -> int:
 
 
 def _given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the FENs of games in files: a PGN's games; one game per position of a `.fen`, `.epd` or `.jsonl` file.
+    """Return the FENs of games in files: a PGN's games; one game per position of other files.
 
     Raises ValueError for a file with other content, and OSError for a file that cannot be read.
     """

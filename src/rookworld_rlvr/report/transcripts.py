@@ -15,6 +15,8 @@ from ..tasks.types import Completion, ParseFailure
 from ..training.run_files import ROLLOUTS_FILE
 
 ROWS_ENDING = ".rows.jsonl"
+# Keys that say whether a player solved a position, by suite.
+SOLVED: Mapping[str, str] = {SuiteName.mate_in_one: "mate_in_one/accuracy", SuiteName.puzzles: "puzzles/solved"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Transcript:
     expected: str | None
     """Label of the example; None if there is none."""
     failure: str | None
-    """Reason that the parser refused it, or that its move does not solve a mate in one; otherwise None."""
+    """Reason that the parser refused it, or that its move does not solve a mate or a puzzle; otherwise None."""
     step: int | None = None
     """Step of the run, counted from 1; None for an evaluation."""
     reward: float | None = None
@@ -80,9 +82,9 @@ def _of_evaluation(line: Mapping[str, Any]) -> Transcript:
     values = {key: float(value) for key, value in line["values"].items()}
     task = task_of(prompt)
     query = task.query(prompt)
-    if line["suite"] == SuiteName.mate_in_one:
+    if solved := SOLVED.get(line["suite"]):
         # The completion of a player is only its best move.
-        failure = None if values[f"{line['suite']}/accuracy"] else f"unsolved: expected {line['expected']}"
+        failure = None if values[solved] else f"unsolved: expected {line['expected']}"
         return Transcript(task.name, prompt, f"B: {completion}", line["expected"], failure, components=values)
     answer = task.parse(Completion(completion), query)
     failure = f"{answer.reason}: {answer.detail}" if isinstance(answer, ParseFailure) else None

@@ -26,7 +26,7 @@ END_OF_TEXT = "<|endoftext|>"
 HASH_BYTES = 8
 # A run needs the key of each of its rows several times, and parsing the FENs takes most of its start-up time.
 KEYS_KEPT = 1 << 16
-POSITION_FILES = (".fen", ".epd", ".pgn")
+POSITION_FILES = (".fen", ".epd", ".pgn", ".csv")
 FILE_TYPES = (".txt", ".jsonl", *POSITION_FILES)
 TRAIN_SPLIT = "train"
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -58,8 +58,8 @@ class Corpus:
 def read_corpus(source: str | Path, *, limit: int | None = None, tasks: Sequence[Task] = ()) -> Corpus:
     """Read the examples of `source`: a `.txt` or `.jsonl` file, a dataset's folder, or a dataset's name on the hub.
 
-    A `.fen`, `.epd` or `.pgn` file gives policy prompts without labels. `NAME:SPLIT` is a split of a dataset other than
-    `train`.
+    A `.fen`, `.epd` or `.pgn` file, and a `.csv` file of Lichess's puzzles, give policy prompts without labels.
+    `NAME:SPLIT` is a split of a dataset other than `train`.
 
     With `tasks` only their examples are returned, and a task that a row does not belong to makes an example of the
     row's position if it can; see `examples_of`. `limit` is the maximum number of rows to read; blank lines do not
@@ -112,9 +112,9 @@ def raw_rows(source: str | Path) -> Iterator[RawRow]:
     if path.is_file() and split:
         raise UserError(f"expected a split of a dataset, got {split!r} of the file {source}")
     if path.is_file() and path.suffix not in FILE_TYPES:
-        raise UserError(f"expected a .txt, .jsonl, .fen, .epd or .pgn file, got {source}")
+        raise UserError(f"expected a .txt, .jsonl, .fen, .epd, .pgn or .csv file, got {source}")
     if not path.exists() and not _may_be_hub_name(source):
-        wanted = "a .txt, .jsonl, .fen, .epd or .pgn file, a dataset folder or name"
+        wanted = "a .txt, .jsonl, .fen, .epd, .pgn or .csv file, a dataset folder or name"
         raise UserError(f"expected {wanted}, got {source}: no file")
     try:
         yield from _file_rows(path) if path.is_file() else _dataset_rows(source, split or TRAIN_SPLIT)

@@ -36,9 +36,9 @@ class DataConfig:
     """Data sources, and the tasks whose prompts are made from them."""
 
     train: str = DEFAULT
-    """Source of the training examples: `default` (ships with the package), a `.txt`, `.jsonl`, `.fen`, `.epd` or `.pgn`
-    file, a dataset's folder or its hub name. `NAME:SPLIT` reads another split of a dataset than `train`. `evaluate`
-    does not use the positions of this source."""
+    """Source of the training examples: `default` (ships with the package), a `.txt`, `.jsonl`, `.fen`, `.epd`, `.pgn`
+    or `.csv` file (puzzles of Lichess), a dataset's folder or its hub name. `NAME:SPLIT` reads another split of a
+    dataset than `train`. `evaluate` does not use the positions of this source."""
     held_out: str = DEFAULT
     """Source of the examples to evaluate on, as for `train`. Empty: a tenth of the training source's positions."""
     limit: int | None = None
