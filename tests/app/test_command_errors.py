@@ -26,6 +26,12 @@ BAD_VALUES = [
     ("debug=nope", "nope"),
     ("model.path=/nope", "model.path: expected a folder with a config.json"),
     ("model.path=nope", "model.path: expected a folder with a config.json or a hub name (owner/name), got 'nope'"),
+    ("model.lora.rank=-1", "model.lora.rank: expected 0 or more, got -1"),
+    ("model.lora.alpha=0", "model.lora.alpha: expected a finite number above 0, got 0"),
+    (
+        "model.lora.rank=4 model.lora.targets=[q_proj]",
+        "expected names of linear layers in the blocks of GPT2LMHeadModel",
+    ),
     ("data.train=/nope/rows.txt", "/nope/rows.txt"),
     ("data.held_out=/nope/rows.txt", "/nope/rows.txt"),
     ("data.limit=0", "data.limit: expected 1 or more"),

@@ -44,6 +44,7 @@ KL = ("kl.coef=1", "optim.lr=0.01", "recovery.kl_limit=0")
 FAR = ("objective.epochs=3", "optim.lr=0.005")
 # Settings of the failing server that the observer `server` starts.
 SERVER = ("generator.kind=vllm_server", "generator.vllm.url=http://127.0.0.1:1")
+ADAPTED = ("model.lora.rank=4",)
 BY_ENGINE = ("rubric.source=engine",)
 # Endings of the weights and scales that have an effect only if an engine scores.
 OF_ENGINE = ("halving_loss",)
@@ -90,6 +91,9 @@ OPTIONS: dict[str, Option] = {
     "threads": Option(2, "threads"),
     "model.path": Option("tiny", "model"),
     "model.activation_checkpointing": Option(True, "block_passes"),
+    "model.lora.rank": Option(4),
+    "model.lora.alpha": Option(8.0, beside=ADAPTED),
+    "model.lora.targets": Option("[c_fc]", beside=ADAPTED),
     "precision": Option("bf16"),
     "seed": Option(1),
     "data.train": Option("default", "rows"),

@@ -130,7 +130,7 @@ def test_plain_run_imports_no_optional_dependency(tmp_path: Path) -> None:
     path = {"PYTHONPATH": str(SOURCE.parent), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    extras = "datasets pandas tensorboard trl verifiers vllm wandb"
+    extras = "datasets pandas peft tensorboard trl verifiers vllm wandb"
     imported = done.stdout.splitlines()[-1].split()
     assert set(extras.split()).isdisjoint(imported)
     # A single process does not load modules that only several processes need.

@@ -18,6 +18,7 @@ KL = ["kl.coef=0.05"]
 CASES = {
     "default": KL,
     "dropped": [*KL, *DROPPED],
+    "adapter": [*KL, "model.lora.rank=4"],
     "several updates, KL in the reward": [*KL, "kl.form=in_reward", "objective.epochs=2", "objective.minibatches=2"],
 }
 # With more micro-batches than ranks the gradients are summed in another order and round differently.

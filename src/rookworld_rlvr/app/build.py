@@ -14,6 +14,7 @@ from ..errors import UserError, prefixed
 from ..files import write_text
 from ..model.device import select_device
 from ..model.loading import load_policy
+from ..model.lora import require_no_adapter
 from ..model.sharded import require_sharding, shard
 from ..model.world import Distributed, World
 from ..rewards import Rubric
@@ -99,6 +100,7 @@ def _build(config: RunConfig, device: torch.device, world: World) -> Run:
     in_shards = config.distributed is Distributed.fsdp2 and started_by_torchrun()
     if in_shards:
         require_sharding()
+        require_no_adapter(config.model.lora)
     policy = load_policy(config.model, device, config.precision)
     generator = make_generator(policy, config.generator, world)
     # Built after everything else that may be refused, because engines run from here on.

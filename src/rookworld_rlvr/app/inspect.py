@@ -9,6 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from ..errors import DONE, UserError
+from ..model.weights import load_training_state
 from ..objective import LossSizes
 from ..report.terminal import printable
 from ..rewards.rubric import MoveSource
@@ -74,7 +75,7 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
     if earlier:
         load_checkpoint(earlier[-1], context)
     if saved["policy"] is not None:
-        context.policy.model.load_state_dict(saved["policy"])
+        load_training_state(context.policy.model, saved["policy"])
         return context, "those of the fault"
     return context, str(earlier[-1] if earlier else "those the run began with")
 

@@ -1,7 +1,7 @@
 """Loading of the trained model: its options, and the checks of what was loaded."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..errors import UserError, first_line
 from ..files import asset
 from .batch import collate
 from .device import Precision, is_accelerator, resolve_precision
+from .lora import ADAPTER_CONFIG, LoRAConfig, adapter_base, add_adapter, merge_adapter
 from .packed import pack
 from .policy import Policy, evaluation_mode
 from .shared_prefix import checkpoint_contexts, sees_all_before
@@ -38,7 +39,8 @@ class ModelSourceConfig:
     """The model."""
 
     path: str = TINY
-    """Folder in Hugging Face's format, hub name (owner/name), or `tiny` for the model that ships with the package."""
+    """Folder in Hugging Face's format, hub name (owner/name), or `tiny` for the model that ships with the package. An
+    adapter of peft is merged into the base model that it names."""
 
 
 @dataclass(slots=True)
@@ -47,11 +49,17 @@ class ModelConfig(ModelSourceConfig):
 
     activation_checkpointing: bool = False
     """Keep only each block's input, and recompute the block in backward, to save memory."""
+    lora: LoRAConfig = field(default_factory=LoRAConfig)
 
 
 def tiny_model_folder() -> Path:
     """Return the folder of the model that ships with the package."""
     return asset("tiny")
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Return True if the folder has a model in Hugging Face's format, or an adapter of peft."""
+    return any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
 
 
 def load_policy(config: ModelConfig, device: torch.device, precision: Precision) -> Policy:
@@ -62,8 +70,10 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = _load_tokenizer(source)
         model = _load_model(source, device)
+    except UserError:
+        raise
     # transformers reads the user's files, and damaged ones raise errors of any kind.
     except Exception as error:
         reason = first_line(error)
@@ -78,6 +88,8 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
             f"in {source}"
         )
     _set_dropout(model)
+    if config.lora.rank:
+        add_adapter(model, config.lora, source)
     precision, model = resolve_precision(precision, device), model.to(device).train()
     _check_head(model, source)
     policy = Policy(model, tokenizer, precision, device)
@@ -90,11 +102,25 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
 
 def _check_source(source: str) -> None:
     looks_local = source.startswith((".", "/", "~")) or source.count("/") != 1
-    if looks_local and not (Path(source) / "config.json").is_file():
+    if looks_local and not is_model_folder(Path(source)):
         raise UserError(f"model.path: expected a folder with a config.json or a hub name (owner/name), got {source!r}")
 
 
+def _load_tokenizer(source: str) -> Any:
+    """Return the tokenizer at `source`, or that of the base model for an adapter in a folder without a tokenizer."""
+    folder, base = Path(source), adapter_base(source)
+    if base is not None and folder.is_dir() and not (folder / "tokenizer_config.json").is_file():
+        return _load_tokenizer(base)
+    return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+
+
 def _load_model(source: str, device: torch.device) -> Any:
+    """Return the model at `source`; an adapter is merged into its base model."""
+    base = adapter_base(source)
+    return _load_weights(source, device) if base is None else merge_adapter(_load_model(base, device), source)
+
+
+def _load_weights(source: str, device: torch.device) -> Any:
     loaded = AutoConfig.from_pretrained(source, trust_remote_code=False)
     _set_noise(loaded)
     loaded_model: Any = AutoModelForCausalLM.from_pretrained(

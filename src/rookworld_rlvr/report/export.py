@@ -6,13 +6,18 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
+from transformers import PreTrainedModel
 
 from ..errors import UserError
 from ..evaluation.headline import MATCH_ELO, headline_keys
 from ..evaluation.keys import key_of, lower_is_better
 from ..files import make_folder, write_text
+from ..model.device import Precision
+from ..model.loading import ModelConfig, is_model_folder, load_policy
+from ..model.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ..training.checkpoint import FOLDER, STATE_FILE, checkpoint_step, list_checkpoints
 from ..training.run_files import CONFIG_FILE
 from .page import template
@@ -22,25 +27,38 @@ from .summary import summarise_run
 CARD = "README.md"
 TEMPLATE = "card.md.jinja"
 WEIGHTS = "model.safetensors"
+ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 
 
 def export(run: Path, target: Path, *, checkpoint: str) -> list[Path]:
-    """Copy a checkpoint's model to `target`, write its card, and return the files in `target`.
+    """Copy a checkpoint's model to `target`, write its card, and return the files in `target`. An adapter is merged.
 
     `checkpoint` is `last`, `best` or `step-N`. Raises UserError if it does not exist, or if `target` is not empty.
     """
     record, source = read_run(run), _checkpoint(run, checkpoint)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"export: expected a new or an empty folder, got {target}")
+    merged = _merged(source)
     make_folder(target, "export: --to")
+    # An adapter is in the merged weights.
+    left_out = {STATE_FILE, *(ADAPTER_FILES if merged else ())}
     for file in sorted(source.iterdir()):
         # Only a resumed run needs the trainer's state.
-        if file.is_file() and not file.is_symlink() and file.name != STATE_FILE:
+        if file.is_file() and not file.is_symlink() and file.name not in left_out:
             shutil.copyfile(file, target / file.name)
+    if merged:
+        merged.save_pretrained(target)
     name, parameters = target.resolve().name, _parameters(target / WEIGHTS)
     card = model_card(record, step=checkpoint_step(source), name=name, parameters=parameters)
     write_text(target / CARD, str(card))
     return sorted(target.iterdir())
+
+
+def _merged(source: Path) -> PreTrainedModel | None:
+    """Return the model of a checkpoint that has an adapter, with the adapter merged; None for any other checkpoint."""
+    if not (source / ADAPTER_CONFIG).is_file():
+        return None
+    return load_policy(ModelConfig(path=str(source)), torch.device("cpu"), Precision.fp32).model
 
 
 def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> ModelCard:
@@ -109,7 +127,7 @@ def _checkpoint(run: Path, name: str) -> Path:
     known = list_checkpoints(run.resolve())
     folder = (known[-1] if name == "last" and known else run / FOLDER / name).resolve()
     # `best` is a link to another checkpoint. A run from an untrusted source may contain links to any file.
-    if not folder.is_relative_to(run.resolve()) or not (folder / "config.json").is_file():
+    if not folder.is_relative_to(run.resolve()) or not is_model_folder(folder):
         there = ", ".join(["last", "best", *(path.name for path in known)])
         raise UserError(f"export: expected a checkpoint of {run}, one of {there}, got {name!r}")
     return folder

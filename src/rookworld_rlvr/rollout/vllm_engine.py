@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from ..model.device import is_accelerator
 from .generator import Completions, GeneratorBaseConfig, GeneratorError, Prompts, VLLMBase, until_end
 from .vllm_config import ENVIRONMENT, engine_arguments
-from .vllm_weights import expected_weights, require_weights
+from .vllm_weights import expected_weights, require_weights, sent_weights
 
 # Arguments of an engine in a process that torchrun started, which already has a process group.
 MULTI_RANK_ARGUMENTS = {"distributed_executor_backend": "external_launcher"}
@@ -115,10 +115,9 @@ class VLLMGenerator(VLLMBase):
 
     def sync(self, model: PreTrainedModel) -> None:
         """See `Generator.sync`. Raises GeneratorError if the engine then holds other weights."""
-        named = {name: parameter.detach() for name, parameter in model.named_parameters()}
         self._expected = expected_weights(model, self._dtype)
         with self._awake():
-            self._engine.load(named)
+            self._engine.load(sent_weights(model))
             require_weights(self._expected, self._engine.checksum(self._expected.names))
 
     def weights_checksum(self) -> str:

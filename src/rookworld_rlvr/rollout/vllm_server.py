@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save
 from transformers import PreTrainedModel
 
+from ..model.adapter import named_weights
 from ..model.world import World
 from .generator import (
     Completions,
@@ -74,7 +75,7 @@ class VLLMServerGenerator(VLLMBase):
         return self._expected.checksum_for(self._held_checksum())
 
     def _send(self, model: PreTrainedModel) -> None:
-        named = {name: weight.detach().to(self._dtype).contiguous() for name, weight in model.named_parameters()}
+        named = {name: weight.to(self._dtype).contiguous() for name, weight in named_weights(model)}
         self._ask("/load", save(named))
         require_weights(self._expected, self._held_checksum())
 

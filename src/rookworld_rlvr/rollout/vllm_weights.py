@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..model.adapter import named_weights, weight_names
 from ..model.weights import checksum, checksum_of
 from .generator import GeneratorError
 
@@ -25,12 +27,19 @@ class ExpectedWeights:
 
 
 def expected_weights(model: PreTrainedModel, dtype: torch.dtype) -> ExpectedWeights:
-    """Return the weights that a sampler of this dtype should have after a sync."""
-    named = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
+    """Return the weights that a sampler of this dtype should have after a sync; an adapter is merged."""
     full = checksum(model)
-    same = all(parameter.dtype == dtype for _, parameter in named)
-    rounded = full if same else checksum_of((name, parameter.to(dtype)) for name, parameter in named)
-    return ExpectedWeights(full, rounded, tuple(name for name, _ in named))
+    same = all(parameter.dtype == dtype for parameter in model.parameters())
+    rounded = full if same else checksum_of((name, weight.to(dtype)) for name, weight in named_weights(model))
+    return ExpectedWeights(full, rounded, tuple(weight_names(model)))
+
+
+def sent_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights that a sampler gets, by transformers' names, on their device; an adapter is merged.
+
+    Weights without an adapter are the trainer's own, not copies.
+    """
+    return dict(named_weights(model))
 
 
 def require_weights(expected: ExpectedWeights, held: str) -> None:

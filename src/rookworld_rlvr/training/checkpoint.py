@@ -2,6 +2,9 @@
 
 A folder appears and disappears by one rename, so a killed process leaves no half-written checkpoint. `loop` checks that
 the state is finite before it is saved. The newest few, the best and the last good checkpoint are kept.
+
+With an adapter (`model.adapter`) a checkpoint has the adapter, as peft writes it, and not the weights that it belongs
+to. The best one so far and the last one of a run have ordinary weights in its place, with the adapter merged.
 """
 
 import copy
@@ -20,9 +23,11 @@ from torch import Tensor
 
 from ..errors import UserError, first_line
 from ..files import point
+from ..model.adapter import has_adapter
 from ..model.device import random_states, set_random_states
-from ..model.sharded import distribute, load_full_state
-from ..model.weights import cpu_state_dict, to_cpu
+from ..model.lora import save_adapter
+from ..model.sharded import distribute
+from ..model.weights import cpu_state_dict, load_training_state, to_cpu, training_state
 from .run_files import CONFIG_FILE
 from .state import StepContext
 
@@ -38,8 +43,10 @@ Gathered = tuple[dict[str, Tensor], dict[str, Any]]
 the full tensors of all ranks on rank 0, and empty ones or none on the others."""
 
 
-def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int) -> Path:
+def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: int, last: bool = False) -> Path:
     """Write `checkpoints/step-N`, then remove all but the newest `keep`, the best, the last good and its candidates.
+
+    `last` is True for the checkpoint that ends the run.
 
     Rank 0 writes, but all ranks must call this together, because each may hold a part of the weights.
 
@@ -52,14 +59,14 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
             # Copied, because with a single rank gathering returns the weights themselves.
             weights = copy.deepcopy(cpu_state_dict(context.policy.model))
         gathered = weights, _state(context, step)
-    return context.world.rank_0_only(lambda: _save(run_folder, context, gathered, step, keep), "a checkpoint")
+    return context.world.rank_0_only(lambda: _save(run_folder, context, gathered, step, keep, last), "a checkpoint")
 
 
-def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, step: int, keep: int) -> Path:
+def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, step: int, keep: int, last: bool) -> Path:
     final = checkpoint_folder(run_folder, step)
     if not final.exists():
         try:
-            _write(run_folder, context, gathered, step, final)
+            _write(run_folder, context, gathered, final, last=last)
         except (OSError, RuntimeError, SafetensorError) as error:
             # torch's message does not say that the disk is full.
             free = f"{shutil.disk_usage(run_folder).free // MIB} MiB free there"
@@ -161,14 +168,19 @@ def remove(folders: Iterable[Path]) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _write(run_folder: Path, context: StepContext, gathered: Gathered | None, step: int, final: Path) -> None:
+def _write(run_folder: Path, context: StepContext, gathered: Gathered | None, final: Path, *, last: bool) -> None:
     final.parent.mkdir(exist_ok=True)
     _sweep(final.parent)
+    step = checkpoint_step(final)
     writing = final.with_name(f"{WRITING}{step}")
     writing.mkdir()
-    policy = context.policy
+    policy, recovery = context.policy, context.recovery
+    best = step == recovery.best_step and recovery.best_score > -math.inf
     with nullcontext() if gathered else context.averaged_policy():
-        policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else cpu_state_dict(policy.model))
+        if has_adapter(policy.model) and not (best or last):
+            save_adapter(policy.model, writing)
+        else:
+            policy.model.save_pretrained(writing, state_dict=gathered[0] if gathered else cpu_state_dict(policy.model))
     policy.tokenizer.save_pretrained(writing)
     torch.save(gathered[1] if gathered else _state(context, step), writing / STATE_FILE)
     if (run_folder / CONFIG_FILE).is_file():
@@ -214,7 +226,7 @@ def _state(context: StepContext, step: int) -> dict[str, Any]:
     """Return the state from which a run resumes. Tensors are full and on the CPU, so that any device can read them."""
     return {
         "step": step,
-        "policy": cpu_state_dict(context.policy.model),
+        "policy": training_state(context.policy.model),
         "references": context.references.state_dict(),
         "optimizer": to_cpu(context.optimizer.state_dict(), keep=context.world.is_rank_0),
         "schedule_step": context.schedule_step,
@@ -226,7 +238,7 @@ def _state(context: StepContext, step: int) -> dict[str, Any]:
 
 
 def _load_training_state(context: StepContext, state: dict[str, Any]) -> None:
-    load_full_state(context.policy.model, state["policy"])
+    load_training_state(context.policy.model, state["policy"])
     context.references.load_state_dict(state["references"])
     _load_optimizer(context.optimizer, state["optimizer"])
     context.schedule_step = state["schedule_step"]

@@ -7,7 +7,6 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..errors import UserError, first_line
 from ..files import replacing
@@ -37,8 +36,8 @@ SUGGESTIONS: Mapping[FaultKind, str] = {
 }
 
 
-def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Tensor] | None = None) -> Path:
-    """Write `faults/step-N.pt`, with the policy's `weights` if they are given, and keep the newest KEEP_FAULTS."""
+def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, Any] | None = None) -> Path:
+    """Write `faults/step-N.pt`, with the policy's `training_state` if it is given, and keep the newest KEEP_FAULTS."""
     path = _fault_file(run_folder, report)
     path.parent.mkdir(exist_ok=True)
     assert report.fault is not None

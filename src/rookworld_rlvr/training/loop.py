@@ -9,7 +9,7 @@ from functools import partial
 
 from ..errors import TrainingGaveUpError
 from ..files import append_lines
-from ..model.weights import checksum, cpu_state_dict
+from ..model.weights import checksum, training_state
 from ..model.world import RankError
 from ..progress import progress
 from ..stability.faults import Fault, FaultKind
@@ -62,7 +62,7 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
                 stopped = "max_minutes"
             _finish_step(run, report, last=stopped != "finished" or step == run.config.steps)
     if stopped == INTERRUPTED and _finite_state(run.context):
-        save(run, step, None)
+        save(run, step, None, last=True)
     return step, stopped, completions / max(time.perf_counter() - started, 1e-9)
 
 
@@ -89,7 +89,7 @@ def _finish_step(run: Run, report: StepReport, *, last: bool) -> None:
         raise TrainingGaveUpError(f"{error}; see {run.folder / DIAGNOSIS}") from error
     _record(run, report, validation, with_transcripts=step == 1 or last or step % TRANSCRIPTS_EVERY == 0)
     if due:
-        save(run, step, validation.get("validation/score"))
+        save(run, step, validation.get("validation/score"), last=last)
 
 
 def compare_weights(run: Run, step: int) -> None:
@@ -137,7 +137,7 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
     """Save the batch, log the recovery action and apply it. Raises TrainingGaveUpError."""
     state, fault = run.context.recovery, report.fault
     assert fault is not None
-    weights = cpu_state_dict(run.context.policy.model) if action is Action.stop else None
+    weights = training_state(run.context.policy.model) if action is Action.stop else None
     run.context.world.rank_0_only(partial(save_fault, run.folder, report, weights=weights), "a fault")
     # No markup: the name of a reward contains brackets.
     line = f"step {report.step + 1}: {action}: {fault}"
@@ -185,8 +185,10 @@ def _validation_due(run: Run, step: int, *, last: bool) -> bool:
     return every > 0 and (step % every == 0 or last)
 
 
-def save(run: Run, step: int, score: float | None) -> None:
+def save(run: Run, step: int, score: float | None, *, last: bool = False) -> None:
     """Save a checkpoint of the state after `step`. It becomes the best one if its `score` is the highest so far.
+
+    `last` is True for the checkpoint that ends the run.
 
     A checkpoint that is saved off schedule, because the run was stopped, is never marked as best or good. Otherwise the
     stop would change how the run continues.
@@ -194,4 +196,4 @@ def save(run: Run, step: int, score: float | None) -> None:
     context, config = run.context, run.config
     if step % config.checkpoint_every == 0 or step == config.steps:
         context.recovery.record_checkpoint(step, score)
-    save_checkpoint(run.folder, context, step=step, keep=KEEP_CHECKPOINTS)
+    save_checkpoint(run.folder, context, step=step, keep=KEEP_CHECKPOINTS, last=last)
