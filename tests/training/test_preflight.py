@@ -79,14 +79,19 @@ def test_refused_training_run_exits_with_code_3_and_keeps_latest_link(
     assert not (refused / "metrics.jsonl").exists() and not (refused / "summary.json").exists()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_positions_counted_from_the_pads_are_refused_by_name(
-    small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    precision: str,
+    small_overrides: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     def from_the_pads(attention_BT: Tensor) -> Tensor:
         return torch.arange(attention_BT.shape[1]).expand(attention_BT.shape)
 
     monkeypatch.setattr(preflight, "position_ids", from_the_pads)
-    assert smoke_in(tmp_path, small_overrides) == 3
+    assert smoke_in(tmp_path, [*small_overrides, f"precision={precision}"]) == 3
     error = capfd.readouterr().err
     assert "padding_neutral" in error and "dropout_off" not in error
 
