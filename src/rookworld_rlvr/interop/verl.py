@@ -1,0 +1,59 @@
+"""The rewards as a score function for verl, and its rows as a parquet file.
+
+    python -c "from rookworld_rlvr.interop.verl import write_rows; write_rows('chess.parquet')"
+    python -m verl.trainer.main_ppo data.train_files=chess.parquet \\
+        custom_reward_function.path=…/interop/verl.py custom_reward_function.name=compute_score …
+
+Source: verl 0.9.1, `utils/reward_score/__init__.py` and `data.train_files`. This module does not import verl.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rookworld_rlvr.interop import chat_examples
+from rookworld_rlvr.rewards import ScoreRequest
+from rookworld_rlvr.rewards.score import Scorer
+from rookworld_rlvr.rewards.scorer import make_scorer
+from rookworld_rlvr.tasks.messages import messages_of
+
+DATA_SOURCE = "rookworld/chat"
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any] | None = None, **_more: Any
+) -> dict[str, float]:
+    """Return the reward of a completion as `score`, and `valid`, 1 for a completion that its task accepts.
+
+    `ground_truth` is the label, empty without one. `extra_info` has the prompt as `write_rows` writes it. Raises
+    ValueError for a row of other data.
+    """
+    prompt = (extra_info or {}).get("prompt")
+    if not isinstance(prompt, str):
+        raise ValueError(f"expected extra_info with the prompt, as write_rows writes it, got {data_source!r} without")
+    [score] = _scorer().score_all([ScoreRequest(prompt, solution_str, ground_truth or None)])
+    return {"score": score.total, "valid": float(score.failure is None)}
+
+
+def write_rows(path: str | Path) -> int:
+    """Write the positions that ship as chat rows in verl's columns to a parquet file; return their number."""
+    from datasets import Dataset
+
+    rows = [
+        {
+            "data_source": DATA_SOURCE,
+            "prompt": messages_of(example.prompt),
+            "ability": "chess",
+            "reward_model": {"style": "rule", "ground_truth": example.completion or ""},
+            "extra_info": {"index": index, "prompt": example.prompt},
+        }
+        for index, example in enumerate(chat_examples())
+    ]
+    Dataset.from_list(rows).to_parquet(str(path))
+    return len(rows)
+
+
+@cache
+def _scorer() -> Scorer:
+    return make_scorer()
