@@ -206,6 +206,39 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def chat_model(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a random Llama with a chat template and room for a chat prompt."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("chat") / "model"
+    tokenizer = AutoTokenizer.from_pretrained(small_model)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=2048,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def small_overrides(corpus: Corpus, small_model: Path) -> list[str]:
     """Overrides for a fast run of the small model: two prompts per step, four completions each, float32."""

@@ -51,6 +51,8 @@ ELSEWHERE = {
     "cat": "a file of a run that failed",
     "bash test.sh": "what runs this",
     "bash scripts/setup.sh": "tests/contract/test_scripts.py",
+    "bash recipes/smollm2/run.sh": "fetches a model: dev/log.md, entry 86",
+    ".venv/bin/python examples/legal_captures.py": "tests/examples",
 }
 
 
@@ -74,7 +76,7 @@ SHOWN = [words for words in shown() if not is_elsewhere(words)]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(chat_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a user's folder with the files that the documents mention."""
     from rookworld_rlvr.model.loading import tiny_model_folder
     from rookworld_rlvr.training.data import default_file
@@ -83,6 +85,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         shutil.copytree(tiny_model_folder(), "my/folder")
+        shutil.copytree(chat_model, "MODEL")
         lines = default_file("train.txt").read_text("utf-8").splitlines(keepends=True)
         Path("my/rows.txt").write_text("".join([*lines[:12], *lines[-12:]]), "utf-8")
         Path("my/other_held_out.txt").write_text("".join(lines[12:16]), "utf-8")

@@ -7,7 +7,7 @@ import sys
 import chess
 
 from rookworld_rlvr.interop import shipped_examples
-from rookworld_rlvr.interop.trl import MoveEnvironment, move_rows, reward_functions, trl_rows
+from rookworld_rlvr.interop.trl import MoveEnvironment, chat_rows, move_rows, reward_functions, trl_rows
 from rookworld_rlvr.rewards import RubricConfig, score
 from rookworld_rlvr.rewards.rubric import MoveSource
 from rookworld_rlvr.rewards.score import ScoreRequest
@@ -41,7 +41,7 @@ def test_trl_rewards_accept_chat_messages_and_missing_labels() -> None:
 
 def test_chat_messages_are_scored_also_as_content_blocks() -> None:
     [_, _, chat] = reward_functions()
-    row = trl_rows("chat")[0]
+    row = chat_rows()[0]
     blocks = [{"role": one["role"], "content": [{"type": "text", "text": one["content"]}]} for one in row["prompt"]]
     right = [{"role": "assistant", "content": [{"type": "text", "text": row["expected"]}]}]
     wrong = [{"role": "assistant", "content": "I do not know."}]
@@ -52,7 +52,7 @@ def test_chat_messages_are_scored_also_as_content_blocks() -> None:
 
 def test_metrics_of_format_and_legality_are_logged() -> None:
     logged = dict[str, float]()
-    row = trl_rows("chat")[0]
+    row = chat_rows()[0]
     answers = [row["expected"], "<answer>a1b8</answer>", "I resign", "?"]
     reward_functions()[2]([row["prompt"]] * 4, answers, log_metric=logged.__setitem__)
     assert logged["chat/valid"] == 0.5 and logged["chat/correctness/legal"] == 0.25

@@ -19,7 +19,7 @@ from ..rewards.scorer import make_scorer
 from ..tasks import Task, all_tasks, task_named, task_of
 from ..tasks.chat.prompts import parse_chat_prompt, write_answer
 from ..tasks.messages import messages_of
-from ..tasks.types import Example, PromptError
+from ..tasks.types import PromptError
 from . import chat_examples, shipped_examples
 
 Text = str | Sequence[dict[str, Any]]
@@ -73,15 +73,14 @@ def reward_functions(config: RubricConfig | None = None) -> list[TaskReward]:
     return [TaskReward(task, scorer) for task in all_tasks()]
 
 
-def trl_rows(task: str = "") -> list[dict[str, Any]]:
-    """Return the training rows that ship with the package, with the columns `prompt` and `expected`.
+def trl_rows() -> list[dict[str, str | None]]:
+    """Return the training rows that ship with the package, with the columns `prompt` and `expected`."""
+    return [{"prompt": example.prompt, "expected": example.completion} for example in shipped_examples()]
 
-    These are the rows of the policy and the environment task, or with `task="chat"` their positions as messages.
-    """
-    rows = shipped_examples() if not task else chat_examples() if task == "chat" else ()
-    if not rows:
-        raise ValueError(f"expected no task or chat, got {task!r}")
-    return [{"prompt": _conversation(example), "expected": example.completion} for example in rows]
+
+def chat_rows() -> list[dict[str, Any]]:
+    """Return the positions of these rows as chat messages, with the columns `prompt` and `expected`."""
+    return [{"prompt": messages_of(row.prompt), "expected": row.completion} for row in chat_examples()]
 
 
 class MoveEnvironment:
@@ -137,10 +136,6 @@ def _task_of(prompt: str) -> Task | None:
         return task_of(prompt)
     except PromptError:
         return None
-
-
-def _conversation(example: Example) -> Any:
-    return messages_of(example.prompt) or example.prompt
 
 
 def _prompt(prompt: Text) -> str:
