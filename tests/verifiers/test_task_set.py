@@ -46,8 +46,7 @@ def test_verifiers_rewards_equal_those_of_a_run() -> None:
         for i, task in enumerate(tasks)
     ]
     requests = [
-        ScoreRequest(task.data.prompt_text, text.strip(), task.data.expected)
-        for task, text in zip(tasks, said, strict=True)
+        ScoreRequest(task.data.asked, text.strip(), task.data.expected) for task, text in zip(tasks, said, strict=True)
     ]
     ours = [score.total for score in make_scorer().score_all(requests)]
     traces: list[Any] = [SimpleNamespace(last_reply=text.strip()) for text in said]
@@ -62,6 +61,18 @@ def test_task_set_can_be_limited_to_one_task() -> None:
     assert [task.data.prompt_text[:2] for task in tasks] == ["A:"] * 5
 
 
+def test_chat_task_asks_in_one_message_and_scores_answers() -> None:
+    from rookworld_chess.taskset import RookworldChessConfig, RookworldChessTaskset
+
+    tasks = list(RookworldChessTaskset(RookworldChessConfig(task="chat", num_tasks=40)))
+    assert len(tasks) == 40 and all("Legal moves:" in task.data.prompt_text for task in tasks)
+    right, wrong = (
+        [asyncio.run(task.reward(SimpleNamespace(last_reply=reply(task)))) for task in tasks]  # type: ignore[arg-type]
+        for reply in (lambda task: task.data.expected, lambda task: "I do not know.")
+    )
+    assert min(right) >= 0.99 and set(wrong) == {-0.3}
+
+
 def test_any_number_of_tasks_is_spread_over_the_file() -> None:
     from rookworld_chess.taskset import RookworldChessConfig, RookworldChessTaskset
 
@@ -70,4 +81,4 @@ def test_any_number_of_tasks_is_spread_over_the_file() -> None:
 
     every, most = prompts(10**6), prompts(6000)
     assert len(most) == len(set(most)) == 6000 and every.index(most[3000]) == len(every) // 2
-    assert prompts(0) == []
+    assert prompts(0) == [] and len(prompts(-1)) == len(every)

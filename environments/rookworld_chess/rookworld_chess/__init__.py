@@ -1,4 +1,4 @@
-"""Two chess tasks for verifiers."""
+"""Chess tasks for verifiers."""
 
 from rookworld_chess.taskset import RookworldChessTaskset
 

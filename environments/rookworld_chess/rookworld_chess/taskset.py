@@ -6,9 +6,10 @@ from typing import Literal
 
 import verifiers.v1 as vf
 
-from rookworld_rlvr.interop import shipped_examples
+from rookworld_rlvr.interop import chat_examples, shipped_examples
 from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
 from rookworld_rlvr.rewards.scorer import make_scorer
+from rookworld_rlvr.tasks.messages import messages_of
 
 # The least that a label earns by its own row.
 LABEL_EARNS = 0.99
@@ -23,11 +24,13 @@ def scorer() -> Scorer:
 class RookworldChessData(vf.TaskData):
     """A prompt and its label."""
 
+    asked: str = ""
+    """The prompt as rookworld-rlvr knows it: a text, or chat messages as JSON."""
     expected: str = ""
 
 
 class RookworldChessTask(vf.Task[RookworldChessData]):
-    """A prompt of one of the two tasks, completed in one turn."""
+    """A prompt of one of the tasks, completed in one turn."""
 
     @vf.reward(weight=1.0)
     async def reward(self, trace: vf.Trace) -> float:
@@ -39,23 +42,29 @@ class RookworldChessTask(vf.Task[RookworldChessData]):
         return self.reward_of(self.data.expected) >= LABEL_EARNS
 
     def reward_of(self, completion: str) -> float:
-        [score] = scorer().score_all([ScoreRequest(self.data.prompt_text, completion, self.data.expected)])
+        [score] = scorer().score_all([ScoreRequest(self.data.asked, completion, self.data.expected)])
         return score.total
 
 
 class RookworldChessConfig(vf.TasksetConfig):
     """Choice of the rows."""
 
-    task: Literal["policy", "environment", "both"] = "both"
+    task: Literal["policy", "environment", "both", "chat"] = "both"
+    """`both` are policy and environment, for models that know their formats; `chat` is for any model."""
     num_tasks: int = 200
-    """So many rows of those that ship, spread over the file."""
+    """So many rows of those that ship, spread over the file; -1: all."""
 
 
 class RookworldChessTaskset(vf.Taskset[RookworldChessTask, RookworldChessConfig]):
     """The training rows that ship with rookworld-rlvr."""
 
     def load(self) -> Iterator[RookworldChessTask]:
-        rows = [row for row in shipped_examples() if self.config.task in ("both", row.task)]
-        count = min(self.config.num_tasks, len(rows))
+        every = (*shipped_examples(), *chat_examples())
+        wanted = ("policy", "environment") if self.config.task == "both" else (self.config.task,)
+        rows = [row for row in every if row.task in wanted]
+        count = len(rows) if self.config.num_tasks < 0 else min(self.config.num_tasks, len(rows))
         for row in (rows[i * len(rows) // count] for i in range(count)):
-            yield RookworldChessTask(RookworldChessData(prompt=row.prompt, expected=row.completion or ""))
+            messages = messages_of(row.prompt)
+            # A chat prompt of the default options is one message of the user.
+            text = messages[0]["content"] if messages else row.prompt
+            yield RookworldChessTask(RookworldChessData(prompt=text, asked=row.prompt, expected=row.completion or ""))
