@@ -63,6 +63,12 @@ def test_evaluation_and_rollouts_know_the_task(folder: Path, tmp_path: Path) -> 
     assert "captures" in run("rollouts", str(folder), "--task", "captures", "--most", "1", cwd=tmp_path)
 
 
+def test_several_processes_all_know_the_task(tmp_path: Path) -> None:
+    little = [one for one in LITTLE if not one.startswith("evaluation.rows")]
+    shown = run("smoke", "data.tasks=[captures]", "processes=2", *little, cwd=tmp_path)
+    assert "captures/" not in shown and "correctness/precision" in shown
+
+
 def test_another_process_does_not_know_the_task(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rookworld_rlvr", "smoke", "data.tasks=[captures]"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

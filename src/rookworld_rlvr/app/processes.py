@@ -75,7 +75,7 @@ def _start(command: str, argv: list[str], processes: int) -> int:
         max_restarts=0,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "rookworld_rlvr", command, *argv)
+        elastic_launch(config, sys.executable)(*_program(), command, *argv)
     except ChildFailedError as error:
         # A rank that waited for the failed one ends with GAVE_UP, perhaps in the same second.
         failures = error.failures.values()
@@ -85,6 +85,14 @@ def _start(command: str, argv: list[str], processes: int) -> int:
         # Each process has saved and ended by itself, as a single process does.
         return INTERRUPTED
     return 0
+
+
+def _program() -> list[str]:
+    """Return Python's arguments that start this program again: a user's own file, which may register tasks, or ours."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None) or ""
+    own = file.endswith(".py") and getattr(main, "__spec__", None) is None
+    return [file] if own else ["-m", "rookworld_rlvr"]
 
 
 def join_world(processes: int, device: torch.device) -> World:
