@@ -24,13 +24,16 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
     from rookworld_rlvr.stockfish.analysis import Analysis
-    from rookworld_rlvr.tasks.corpus import read_corpus
+    from rookworld_rlvr.tasks import task_named
+    from rookworld_rlvr.tasks.corpus import examples_of, read_corpus
     from rookworld_rlvr.tasks.policy.text import parse_policy_prompt
     from rookworld_rlvr.training.data import default_file
 
     every = read_corpus(default_file("held_out.jsonl")).examples
     # All plain legal moves have the same keys. 400 other rows contain every kind.
     examples = [*every[::40], *[row for row in every if "+0.001+" not in (row.completion or "+0.001+")][-400:]]
+    chat = [one for row in examples if row.task == "policy" for one in examples_of(row, [task_named("chat")])]
+    examples += chat
     labels = [example.completion or "" for example in examples]
     fen = next(parse_policy_prompt(row.prompt).fen for row in examples if row.task == "policy")
     analysis = Analysis(fen, tuple((move.uci(), 0.0) for move in chess.Board(fen).legal_moves))
