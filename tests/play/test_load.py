@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import chess
 import pytest
@@ -41,3 +42,12 @@ def test_importing_the_package_loads_no_torch() -> None:
     code = "import rookworld_rlvr, sys; sys.exit('torch' in sys.modules)"
     path = {"PYTHONPATH": ":".join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], env=path, check=False).returncode == 0
+
+
+def test_a_chat_model_plays_by_its_own_task(chat_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rookworld_rlvr.app.play import load_chooser, main
+
+    choice = load_chooser(str(chat_model), 0, "chat").play(chess.STARTING_FEN, attempts=0)
+    assert chess.Move.from_uci(choice.move) in chess.Board().legal_moves and choice.candidates == {}
+    assert main(["--task", "environment"]) == 2
+    assert "invalid choice: 'environment'" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BAD_INPUT, DONE, UserError
+from ..tasks import all_tasks, task_named
 from .arguments import OneLineParser, warn_of_unfinished
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ def load_chooser(path: str, seed: int, task: str = "policy") -> "MoveChooser":
     from ..model.loading import ModelConfig, load_policy
     from ..play.choice import MoveChooser
     from ..rollout.generator import GeneratorConfig
-    from ..tasks import task_named
     from .generators import make_generator
 
     warn_of_unfinished(path)
@@ -73,7 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld play", description=__doc__)
     model_help = "a folder, a hub name, or tiny (default); several models can play each other"
     parser.add_argument("--model", action="append", help=model_help)
-    parser.add_argument("--task", default="policy", help="task whose prompts ask for a move (default policy)")
+    tasks = [task.name for task in all_tasks() if task.names_move]
+    parser.add_argument("--task", choices=tasks, default="policy", help="task that asks for a move (default policy)")
     parser.add_argument("--host", default=HOST, help="address to listen on (default: only this machine)")
     parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}); 0: any free port")
     parser.add_argument(
