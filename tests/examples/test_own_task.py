@@ -63,6 +63,7 @@ def test_evaluation_and_rollouts_know_the_task(folder: Path, tmp_path: Path) -> 
     assert "captures" in run("rollouts", str(folder), "--task", "captures", "--most", "1", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_several_processes_all_know_the_task(tmp_path: Path) -> None:
     little = [one for one in LITTLE if not one.startswith("evaluation.rows")]
     shown = run("smoke", "data.tasks=[captures]", "processes=2", *little, cwd=tmp_path)
@@ -76,10 +77,15 @@ def test_another_process_does_not_know_the_task(tmp_path: Path) -> None:
     assert "data.tasks: expected a task among policy, environment, chat, got 'captures'" in done.stderr
 
 
+def lines_of(code: str) -> list[str]:
+    """Return the lines that are not blank, without their indentation."""
+    return [line.strip() for line in code.splitlines() if line.strip()]
+
+
 def test_every_part_that_the_tutorial_shows_is_in_the_example() -> None:
-    code, text = EXAMPLE.read_text(encoding="utf-8"), TUTORIAL.read_text(encoding="utf-8")
-    shown = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert shown and all(block.rstrip("\n") in code for block in shown)
+    shown = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+    code = "\n".join(lines_of(EXAMPLE.read_text(encoding="utf-8")))
+    assert shown and all("\n".join(lines_of(block)) in code for block in shown)
 
 
 def test_example_is_short() -> None:
