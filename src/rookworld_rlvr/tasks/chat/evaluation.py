@@ -7,7 +7,7 @@ from ...board.moves import mating_moves
 from ...stockfish.analysis import Analysis
 from ...stockfish.move_values import move_values
 from ..keys import FRACTION, Key, higher, lower
-from ..types import Completion, ParseFailure
+from ..types import Completion
 from .prompts import ChatPrompt
 from .reader import ChatAnswer, read_answer
 from .reward import ChatTruth
@@ -37,7 +37,8 @@ def score_chat_row(
     """
     answer = read_answer(completion.text, query, completion.finished)
     move = answer.move if isinstance(answer, ChatAnswer) else ""
-    values = {"valid": float(is_valid(answer)), "truncated": float(not completion.finished)}
+    valid = isinstance(answer, ChatAnswer) and answer.valid
+    values = {"valid": float(valid), "truncated": float(not completion.finished)}
     if truth.legal:
         values["legal"] = float(move in truth.legal)
     evals = dict(analysis.lines) if analysis else {}
@@ -50,8 +51,3 @@ def score_chat_row(
     if mates := mating_moves(parse_fen(query.fen).fen()):
         values["mate_in_one"] = float(move in mates)
     return values
-
-
-def is_valid(answer: ChatAnswer | ParseFailure) -> bool:
-    """Return whether an answer is what the prompt asks for, and ended by itself."""
-    return isinstance(answer, ChatAnswer) and answer.failure is None
