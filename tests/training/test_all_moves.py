@@ -18,8 +18,10 @@ from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
 from rookworld_rlvr.rewards.score import ScoreRequest
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, prompt_tokens
-from rookworld_rlvr.tasks import parse_prompt
+from rookworld_rlvr.tasks import parse_prompt, task_named
+from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig, Form, Notation
 from rookworld_rlvr.tasks.corpus import read_corpus
+from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.all_moves import expected_value, move_batch, move_tokens
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
@@ -55,7 +57,7 @@ def by_enumeration(policy: Policy, group: Group) -> float:
     start = (*group.prompt_tokens, *group.samples[0].completion.tokens[:1])
     expected = 0.0
     for move, value in group.move_values.items():
-        tokens = move_tokens(policy, move)
+        tokens = move_tokens(group, policy, "M:", move)
         with torch.no_grad():
             logprobs = policy.model(torch.tensor([[*start, *tokens]])).logits[0].log_softmax(-1)
         chance = sum(float(logprobs[len(start) - 1 + i, token]) for i, token in enumerate(tokens))
@@ -63,11 +65,11 @@ def by_enumeration(policy: Policy, group: Group) -> float:
     return expected
 
 
-def test_move_tokens_continue_the_text_up_to_the_first_marker(policy: Policy) -> None:
-    for start in ("M:", "P: 7k/8/8/8/8/8/8/K7 w - - 0 1  M:"):
+def test_move_tokens_continue_the_text_up_to_the_first_marker(policy: Policy, groups: list[Group]) -> None:
+    for start in ("M:", f"{groups[0].example.prompt}M:"):
         for move in ("a1a2", "e7e8q"):
             whole = prompt_tokens(policy.tokenizer, f"{start} {move}")
-            assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(policy, move), move
+            assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(groups[0], policy, "M:", move), move
 
 
 def test_move_values_cover_all_legal_moves_with_maximum_1(groups: list[Group]) -> None:
@@ -125,6 +127,49 @@ def test_groups_without_values_or_without_a_first_marker_are_left_out(policy: Po
     alone, beside = move_batch([groups[2]], policy), move_batch([bare, groups[2], silent], policy)
     assert alone is not None and beside is not None
     assert torch.equal(alone.tokens_BT, beside.tokens_BT) and torch.equal(alone.values_B, beside.values_B)
+
+
+FEN = "7k/8/8/8/8/8/4P3/K7 w - - 0 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "completion", "begun"),
+    [
+        ("policy", None, "  M: e2e4 e2e3  E: 1", "  M:"),
+        ("policy", None, "e2e4 M: e2e3", None),
+        ("policy", None, "M", None),
+        ("chat", ChatPromptConfig(prefill="auto"), "e2e4</answer>", ""),
+        ("chat", ChatPromptConfig(), "I play <answer>e2e4</answer>", "I play <answer>"),
+        ("chat", ChatPromptConfig(form=Form.move_line), "MOVE: e2e4", "MOVE:"),
+        ("chat", ChatPromptConfig(), "e2e4", None),
+        ("chat", ChatPromptConfig(), "<think><answer>e2e4</answer>", None),
+        ("chat", ChatPromptConfig(), "<think>pawn</think><answer>e2e4", "<think>pawn</think><answer>"),
+    ],
+)
+def test_task_says_where_a_completion_names_its_move(
+    name: str, options: ChatPromptConfig | None, completion: str, begun: str | None
+) -> None:
+    task = task_named(name).configured(options) if options else task_named(name)
+    assert task.before_move(completion, task.query(task.prompt(FEN))) == begun
+
+
+@pytest.mark.parametrize(("notation", "shown", "moved"), [(Notation.uci, "e2e4", "a1a2"), (Notation.san, "e4", "Ka2")])
+def test_chat_moves_follow_the_prompt_in_its_notation(
+    chat_model: Path, notation: Notation, shown: str, moved: str
+) -> None:
+    policy = load_policy(ModelConfig(path=str(chat_model)), torch.device("cpu"), Precision.fp32)
+    task = task_named("chat").configured(ChatPromptConfig(prefill="auto", notation=notation))
+    example = Example("chat", task.prompt(FEN), None)
+    written = SampledCompletion(prompt_tokens(policy.tokenizer, "e2e3"), (0.0,) * 4, False)
+    sample = Sample(written, "e2e3", Rubric(RubricConfig()).score(example.prompt, "e2e3"))
+    group = Group(example, prompt_tokens(policy.tokenizer, example.prompt), (sample,), {"e2e4": 1.0, "a1a2": 0.5})
+    batch = move_batch([group], policy)
+    assert batch is not None and batch.values_B.tolist() == [1.0, 0.5]
+    for row, text in zip(batch.tokens_BT.tolist(), (shown, moved), strict=True):
+        begun, answer = row[: len(group.prompt_tokens)], row[len(group.prompt_tokens) :]
+        assert tuple(begun) == group.prompt_tokens
+        assert policy.tokenizer.decode(answer).replace(str(policy.tokenizer.eos_token), "") == text
+    assert int(batch.loss_mask_BT.sum()) == sum(len(move_tokens(group, policy, "", move)) for move in group.move_values)
 
 
 def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callable[..., Path]) -> None:

@@ -162,6 +162,17 @@ class Task(ABC):
         """Return the value in [0, 1] of a legal move as the move that a completion names."""
         return values.value(move, options.halving_loss)
 
+    def before_move(self, completion: str, query: Any) -> str | None:
+        """Return the beginning of a completion up to the place where it names its move, or its first candidate.
+
+        There the objective trains the expected value over all legal moves. None if the completion has no such place.
+        """
+        return None
+
+    def move_text(self, move: str, query: Any) -> str:
+        """Return the text that names a legal move, given in UCI, at that place."""
+        raise NotImplementedError(f"the task {self.name} has no place for a move")
+
     # Evaluation
 
     @abstractmethod

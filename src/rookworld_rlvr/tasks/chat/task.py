@@ -15,7 +15,7 @@ from ..messages import messages_of
 from ..task import Task, Weights, scaled_weights
 from ..types import Completion, Example, LabelError, ParseFailure, Position
 from .evaluation import KEYS, score_chat_row
-from .prompts import ChatPrompt, ChatPromptConfig, chat_prompt, parse_chat_prompt, write_answer
+from .prompts import AFFIXES, ChatPrompt, ChatPromptConfig, Notation, chat_prompt, parse_chat_prompt, write_answer
 from .reader import ChatAnswer, read_answer
 from .reward import (
     CORRECTNESS_WEIGHTS,
@@ -102,6 +102,20 @@ class ChatTask(Task):
 
     def move_value(self, move: str, values: MoveValues, options: ChatRewardConfig) -> float:
         return chat_move_value(move, values, options)
+
+    def before_move(self, completion: str, query: ChatPrompt) -> str | None:
+        """Return the completion up to the last beginning of an answer in the form that was asked for."""
+        opening = AFFIXES[query.form][0].rstrip()
+        if query.prefill.endswith(opening):
+            return ""
+        before, found, _ = completion.rpartition(opening)
+        return before + found if found and "<think>" not in before.rpartition("</think>")[2] else None
+
+    def move_text(self, move: str, query: ChatPrompt) -> str:
+        before = AFFIXES[query.form][0]
+        if query.notation is Notation.san:
+            move = parse_fen(query.fen).san(chess.Move.from_uci(move))
+        return before[len(before.rstrip()) :] + move
 
     def values(self, example: Example, completion: Completion, analysis: Analysis | None) -> dict[str, float]:
         query = self.query(example.prompt)

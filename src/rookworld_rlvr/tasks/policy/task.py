@@ -27,6 +27,7 @@ from .reward import (
     truth_of_policy,
 )
 from .text import (
+    FIRST_MARKER,
     PREFIX,
     legal_candidates,
     parse_policy,
@@ -90,6 +91,13 @@ class PolicyTask(Task):
 
     def move_value(self, move: str, values: MoveValues, options: PolicyRewardConfig) -> float:
         return best_move_value(move, values, options)
+
+    def before_move(self, completion: str, query: PolicyPrompt) -> str | None:
+        begun = completion.partition(FIRST_MARKER)[0] + FIRST_MARKER
+        return begun if begun.strip() == FIRST_MARKER and completion.startswith(begun) else None
+
+    def move_text(self, move: str, query: PolicyPrompt) -> str:
+        return f" {move}"
 
     def values(self, example: Example, completion: Completion, analysis: Analysis | None) -> dict[str, float]:
         values, fen = score_policy_row(example, completion.text), parse_policy_prompt(example.prompt).fen
