@@ -109,7 +109,23 @@ def _tables(results: Results) -> list[str]:
         lines.append("")
         if key == study.key and (arms := results.corrected_arms()):
             lines += [f"Not significant after the correction over the other arms: `{'`, `'.join(arms)}`.", ""]
-    return lines
+    return [*lines, *(_rise(results) if study.curve else ())]
+
+
+def _rise(results: Results) -> list[str]:
+    """Return the table of the first step of each seed at which the watched metric reaches the level."""
+    study, count = results.study, 0
+    lines = [f"First step with `{study.curve}` of at least {study.level:g}, by seed:", ""]
+    lines += ["| arm | steps |", "|---|---|"]
+    for arm, by_seed in results.runs.items():
+        cells = []
+        for _, run in sorted(by_seed.items()):
+            values = run.curves.get(study.curve, [])
+            reached = [step for step, value in enumerate(values, 1) if value >= study.level]
+            cells.append(str(reached[0]) if reached else f"never in {len(values)}")
+            count += len(values)
+        lines += [f"| {arm} | {', '.join(cells)} |"] if cells else []
+    return [*lines, ""] if count else []
 
 
 def _more(study: Study, key: str) -> str:

@@ -5,7 +5,7 @@ Run folders are not in the repository, but these figures are. So a study can con
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -36,6 +36,8 @@ class Result:
     """KL(policy‖starting model) in the last steps, nats per token; None if it was not measured."""
     reward: float
     """Mean reward in the last steps."""
+    curves: Mapping[str, list[float]] = field(default_factory=dict)
+    """Values in all steps of the metrics that studies watch, by metric."""
 
 
 def read_results() -> dict[RunKey, Result]:
@@ -57,6 +59,7 @@ def keep_result(member: Member) -> None:
     run, record = read_run(member.run), member.record()
     every = [declaration(name) for name in names()]
     keys = {key for study in every for key in (study.key, *study.guards)} & run.summary["gain"].keys()
+    watched = {study.curve for study in every} & {key for step in run.metrics for key in step}
     result = Result(
         overrides=list(member.overrides),
         commits=record["commits"],
@@ -66,6 +69,7 @@ def keep_result(member: Member) -> None:
         gain={key: run.summary["gain"][key] for key in sorted(keys)},
         kl=kl_reached(run),
         reward=fmean([step["reward/mean"] for step in run.metrics if "reward/mean" in step][-LAST_STEPS:]),
+        curves={key: [step[key] for step in run.metrics if key in step] for key in sorted(watched)},
     )
     make_folder(DOCS, "docs")
     with RESULTS.open("a", encoding="utf-8") as file:

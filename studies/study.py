@@ -61,6 +61,10 @@ class Study:
     """The primary key: the evaluation key that decides the verdict."""
     guards: list[str] = field(default_factory=lambda: ["policy/mate_in_one", "environment/recall_legal"])
     """Two keys that must not get worse."""
+    curve: str = ""
+    """Metric of the steps whose rise the page shows too, as the first step at which it reaches `level`; empty: none."""
+    level: float = 0.5
+    """See `curve`."""
     overrides: list[str] = field(default_factory=list)
     """Overrides of all arms."""
     seeds: int = 3

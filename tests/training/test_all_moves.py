@@ -1,7 +1,7 @@
 """Expected value over all legal moves: compared with enumeration and finite differences, and in runs."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
 from rookworld_rlvr.rewards.score import ScoreRequest
 from rookworld_rlvr.rollout.generator import SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, prompt_tokens
+from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks import parse_prompt, task_named
 from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig, Form, Notation
 from rookworld_rlvr.tasks.corpus import read_corpus
@@ -47,17 +48,22 @@ def groups(policy: Policy) -> list[Group]:
     for row in rows:
         analysis = cache.get(parse_prompt(row.prompt).fen)
         assert analysis is not None
-        values = rubric.best_move_values(row.prompt, analysis)
-        made.append(Group(row, prompt_tokens(policy.tokenizer, row.prompt), (sample,), values))
+        choice = rubric.move_choice(row.prompt, "M: a1a1", analysis)
+        made.append(Group(row, prompt_tokens(policy.tokenizer, row.prompt), (sample,), choice))
     return made
+
+
+def values_of(group: Group) -> Mapping[str, float]:
+    assert group.choice is not None
+    return group.choice.values
 
 
 def by_enumeration(policy: Policy, group: Group) -> float:
     """Return the expected value, computed by a plain pass of the whole text for each move."""
     start = (*group.prompt_tokens, *group.samples[0].completion.tokens[:1])
     expected = 0.0
-    for move, value in group.move_values.items():
-        tokens = move_tokens(group, policy, "M:", move)
+    for move, value in values_of(group).items():
+        tokens = move_tokens(policy, "M:", move)
         with torch.no_grad():
             logprobs = policy.model(torch.tensor([[*start, *tokens]])).logits[0].log_softmax(-1)
         chance = sum(float(logprobs[len(start) - 1 + i, token]) for i, token in enumerate(tokens))
@@ -67,16 +73,17 @@ def by_enumeration(policy: Policy, group: Group) -> float:
 
 def test_move_tokens_continue_the_text_up_to_the_first_marker(policy: Policy, groups: list[Group]) -> None:
     for start in ("M:", f"{groups[0].example.prompt}M:"):
-        for move in ("a1a2", "e7e8q"):
-            whole = prompt_tokens(policy.tokenizer, f"{start} {move}")
-            assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(groups[0], policy, "M:", move), move
+        for move in (" a1a2", " e7e8q"):
+            whole = prompt_tokens(policy.tokenizer, start + move)
+            assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(policy, "M:", move), move
 
 
 def test_move_values_cover_all_legal_moves_with_maximum_1(groups: list[Group]) -> None:
     for group in groups:
         board = chess.Board(parse_prompt(group.example.prompt).fen)
-        assert group.move_values.keys() == {move.uci() for move in board.legal_moves}
-        assert max(group.move_values.values()) == 1 and min(group.move_values.values()) < 1
+        values = values_of(group)
+        assert values.keys() == {f" {move.uci()}" for move in board.legal_moves}
+        assert max(values.values()) == 1 and min(values.values()) < 1
 
 
 def test_expected_value_equals_enumeration(policy: Policy, groups: list[Group]) -> None:
@@ -119,7 +126,7 @@ def test_expected_value_gradient_equals_finite_differences(policy: Policy, group
 
 
 def test_groups_without_values_or_without_a_first_marker_are_left_out(policy: Policy, groups: list[Group]) -> None:
-    bare = replace(groups[0], move_values={})
+    bare = replace(groups[0], choice=None)
     silent = replace(
         groups[1], samples=(replace(groups[1].samples[0], completion=SampledCompletion((1,), (0.0,), True)),)
     )
@@ -153,23 +160,25 @@ def test_task_says_where_a_completion_names_its_move(
     assert task.before_move(completion, task.query(task.prompt(FEN))) == begun
 
 
-@pytest.mark.parametrize(("notation", "shown", "moved"), [(Notation.uci, "e2e4", "a1a2"), (Notation.san, "e4", "Ka2")])
-def test_chat_moves_follow_the_prompt_in_its_notation(
-    chat_model: Path, notation: Notation, shown: str, moved: str
-) -> None:
-    policy = load_policy(ModelConfig(path=str(chat_model)), torch.device("cpu"), Precision.fp32)
+@pytest.mark.parametrize(("notation", "shown"), [(Notation.uci, "e2e4 a1b1"), (Notation.san, "e4 Kb1")])
+def test_chat_moves_follow_the_prompt_in_its_notation(chat_model: Path, notation: Notation, shown: str) -> None:
+    policy, rubric = (
+        load_policy(ModelConfig(path=str(chat_model)), torch.device("cpu"), Precision.fp32),
+        Rubric(RubricConfig()),
+    )
     task = task_named("chat").configured(ChatPromptConfig(prefill="auto", notation=notation))
     example = Example("chat", task.prompt(FEN), None)
-    written = SampledCompletion(prompt_tokens(policy.tokenizer, "e2e3"), (0.0,) * 4, False)
-    sample = Sample(written, "e2e3", Rubric(RubricConfig()).score(example.prompt, "e2e3"))
-    group = Group(example, prompt_tokens(policy.tokenizer, example.prompt), (sample,), {"e2e4": 1.0, "a1a2": 0.5})
+    sample = Sample(SampledCompletion((1, 2), (0.0, 0.0), False), "no", rubric.score(example.prompt, "no"))
+    choice = rubric.move_choice(example.prompt, "no", Analysis(FEN, (("e2e4", 1.0), ("a1b1", 0.0))))
+    group = Group(example, prompt_tokens(policy.tokenizer, example.prompt), (sample,), choice)
     batch = move_batch([group], policy)
-    assert batch is not None and batch.values_B.tolist() == [1.0, 0.5]
-    for row, text in zip(batch.tokens_BT.tolist(), (shown, moved), strict=True):
-        begun, answer = row[: len(group.prompt_tokens)], row[len(group.prompt_tokens) :]
-        assert tuple(begun) == group.prompt_tokens
-        assert policy.tokenizer.decode(answer).replace(str(policy.tokenizer.eos_token), "") == text
-    assert int(batch.loss_mask_BT.sum()) == sum(len(move_tokens(group, policy, "", move)) for move in group.move_values)
+    assert batch is not None and list(values_of(group)) == shown.split()
+    assert batch.values_B[0] == 1 > batch.values_B[1] > 0
+    for row, length, text in zip(
+        batch.tokens_BT.tolist(), batch.attention_BT.sum(1).tolist(), shown.split(), strict=True
+    ):
+        assert tuple(row[: len(group.prompt_tokens)]) == group.prompt_tokens
+        assert policy.tokenizer.decode(row[len(group.prompt_tokens) : length]) == text
 
 
 def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callable[..., Path]) -> None:

@@ -13,7 +13,7 @@ from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.model.world import Result, World
 from rookworld_rlvr.objective import AdvantageConfig, AdvantageScale, group_advantages
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
+from rookworld_rlvr.rewards.score import MoveChoice, Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, GeneratorError, SampledCompletion
 from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import Fault, FaultKind
@@ -42,8 +42,8 @@ class Rescoring:
     def prepare(self, prompts: Iterable[str]) -> None:
         self.real.prepare(prompts)
 
-    def move_values(self, analysis: Analysis) -> dict[str, float]:
-        return self.real.move_values(analysis)
+    def move_choice(self, prompt: str, completion: str, analysis: Analysis) -> MoveChoice | None:
+        return self.real.move_choice(prompt, completion, analysis)
 
     def engine_counts(self) -> None:
         return None

@@ -18,7 +18,7 @@ from rookworld_rlvr.app.hydra_command import EXIT_CODES, store_schema, to_datacl
 from rookworld_rlvr.errors import TrainingGaveUpError
 from rookworld_rlvr.model.batch import Batch, micro_batches
 from rookworld_rlvr.rewards import Score
-from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
+from rookworld_rlvr.rewards.score import MoveChoice, Scorer, ScoreRequest
 from rookworld_rlvr.rollout.generator import Generator, SampledCompletion
 from rookworld_rlvr.stability.faults import DAMAGING, Fault, FaultKind
 from rookworld_rlvr.stockfish.analysis import Analysis, EngineCounts
@@ -161,8 +161,8 @@ class NanScorer:
     def prepare(self, prompts: Iterable[str]) -> None:
         self.real.prepare(prompts)
 
-    def move_values(self, analysis: Analysis) -> dict[str, float]:
-        return self.real.move_values(analysis)
+    def move_choice(self, prompt: str, completion: str, analysis: Analysis) -> MoveChoice | None:
+        return self.real.move_choice(prompt, completion, analysis)
 
     def engine_counts(self) -> EngineCounts | None:
         return self.real.engine_counts()

@@ -25,7 +25,7 @@ from ..tasks.policy.reward import PolicyRewardConfig
 from ..tasks.task import Weights
 from ..tasks.types import Completion
 from .evaluation_cache import DEFAULT
-from .score import Score
+from .score import MoveChoice, Score
 
 TIERS = ("structure", "parse", "correctness")
 # More than the prompts of a step, each of which all completions of a group share; an entry takes about 10 kB.
@@ -143,10 +143,21 @@ class Rubric:
         total = (1 - value) * self._config.malformed_reward + value
         return Score(total, components, failure, source, analysis if values else None)
 
-    def best_move_values(self, prompt: str, analysis: Analysis) -> dict[str, float]:
-        """Return each legal move's value in [0, 1] as the move that a completion names, without other components."""
-        task, values = task_of(prompt), move_values(analysis)
-        return {move: task.move_value(move, values, self._options(task)) for move in values.evals_pawns}
+    def move_choice(self, prompt: str, completion: str, analysis: Analysis) -> MoveChoice | None:
+        """Return the legal moves where `completion` names one, each with its value as the move that it names.
+
+        None if the completion has no such place; see `Task.before_move`.
+        """
+        task = task_of(prompt)
+        query = task.query(prompt)
+        begun = task.before_move(completion, query)
+        if begun is None:
+            return None
+        values, options = move_values(analysis), self._options(task)
+        moves = values.evals_pawns
+        return MoveChoice(
+            begun, {task.move_text(move, query): task.move_value(move, values, options) for move in moves}
+        )
 
     def _options(self, task: Task) -> Any:
         """Return the options of a task's reward; None for a task that has none in the configuration."""

@@ -35,6 +35,16 @@ class Score:
     """Evaluations behind the move values; None if none were used."""
 
 
+@dataclass(frozen=True, slots=True)
+class MoveChoice:
+    """The legal moves at the place where a completion names its move, or its first candidate."""
+
+    begun: str
+    """The completion up to that place."""
+    values: Mapping[str, float]
+    """Value in [0, 1] of each legal move, by the text that names it there."""
+
+
 class Scorer(Protocol):
     """Scorer of many completions at once. `scorer.RubricScorer` is the one that a run uses."""
 
@@ -44,8 +54,8 @@ class Scorer(Protocol):
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         """Return a score for each request, in order. Raises ScorerError if the scorer itself fails."""
 
-    def move_values(self, prompt: str, analysis: Analysis) -> Mapping[str, float]:
-        """Return the value in [0, 1] of each legal move of a prompt's position, which was analysed."""
+    def move_choice(self, prompt: str, completion: str, analysis: Analysis) -> MoveChoice | None:
+        """Return the legal moves of the analysed position where `completion` names one; None if it names none."""
 
     def engine_counts(self) -> EngineCounts | None:
         """Return counts of the engines' work so far; None without engines."""

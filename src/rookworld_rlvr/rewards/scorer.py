@@ -11,7 +11,7 @@ from ..tasks import fens_of_moves
 from .evaluation_cache import load_cache
 from .move_evaluations import MoveEvaluations
 from .rubric import MoveSource, Rubric, RubricConfig
-from .score import Score, ScoreRequest
+from .score import MoveChoice, Score, ScoreRequest
 
 
 class RubricScorer:
@@ -48,9 +48,9 @@ class RubricScorer:
             for request in requests
         ]
 
-    def move_values(self, prompt: str, analysis: Analysis) -> dict[str, float]:
-        """Return the value of each legal move as the move of a completion; see `Rubric.best_move_values`."""
-        return self._rubric.best_move_values(prompt, analysis)
+    def move_choice(self, prompt: str, completion: str, analysis: Analysis) -> MoveChoice | None:
+        """Return the legal moves where `completion` names one; see `Rubric.move_choice`."""
+        return self._rubric.move_choice(prompt, completion, analysis)
 
     def engine_counts(self) -> EngineCounts | None:
         """Return counts of the engines' work so far; None without engines."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..model.batch import Batch, collate
-from ..rewards.score import Score, Scorer, ScoreRequest
+from ..rewards.score import MoveChoice, Score, Scorer, ScoreRequest
 from ..stockfish.analysis import EngineCounts
 from ..tasks.messages import ASSISTANT, Message, asks_to_think, messages_of
 from ..tasks.types import Completion, Example
@@ -35,8 +35,9 @@ class Group:
     example: Example
     prompt_tokens: tuple[int, ...]
     samples: tuple[Sample, ...]
-    move_values: Mapping[str, float] = field(default_factory=dict)
-    """Value of each legal move. Empty for an `A:` prompt, without evaluations, and if nothing needs the values."""
+    choice: MoveChoice | None = None
+    """Values of the legal moves where a completion names one. None for a task that names no move, without evaluations
+    and if nothing needs the values."""
 
 
 def _empty_PG(dtype: torch.dtype) -> Tensor:
@@ -203,7 +204,7 @@ def score_groups(
 ) -> list[Group]:
     """Score every completion, equal ones of a prompt only once. Raises ScorerError.
 
-    With `all_moves` the groups also have the values of all legal moves.
+    With `all_moves` the groups also have the values of all legal moves, where their first completion names one.
     """
     written = {done.tokens: done for _, completions in sampled for done in completions}
     texts = {tokens: completion_text(tokenizer, done) for tokens, done in written.items()}
@@ -218,9 +219,8 @@ def score_groups(
         pairs = zip(completions, requests, strict=True)
         samples = (Sample(done, request.completion, scores[request]) for done, request in pairs)
         analysis = scores[requests[0]].analysis if all_moves else None
-        groups.append(
-            Group(example, prompt, tuple(samples), scorer.move_values(example.prompt, analysis) if analysis else {})
-        )
+        choices = (scorer.move_choice(example.prompt, each.completion, analysis) for each in requests if analysis)
+        groups.append(Group(example, prompt, tuple(samples), next((choice for choice in choices if choice), None)))
     return groups
 
 

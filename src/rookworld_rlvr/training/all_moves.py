@@ -21,7 +21,6 @@ from torch import Tensor
 from ..model.batch import TokenBatch, collate
 from ..model.policy import Policy, spread
 from ..rollout.groups import Group, prompt_tokens
-from ..tasks import task_named
 
 # Rows of moves are short. If they share their prompt, this many times more of them fit in a pass than completions.
 ROWS_PER_COMPLETION = 4
@@ -36,15 +35,14 @@ class MoveBatch(TokenBatch):
 
 
 def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
-    """Return the legal moves of all groups with move values and a completion that names a move; None without any."""
+    """Return the legal moves of all groups with a completion that names a move of known value; None without any."""
     rows, prompts, values, count = list[tuple[tuple[int, ...], tuple[int, ...]]](), list[int](), list[float](), 0
     for group in groups:
-        begun = _up_to_move(group, policy) if group.move_values else None
-        if begun is None:
+        start = _up_to_move(group, policy)
+        if start is None or group.choice is None:
             continue
-        text, start = begun
-        for move, value in group.move_values.items():
-            rows.append((start, move_tokens(group, policy, text, move)))
+        for move, value in group.choice.values.items():
+            rows.append((start, move_tokens(policy, group.choice.begun, move)))
             prompts.append(count)
             values.append(value)
         count += 1
@@ -55,12 +53,9 @@ def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
     return MoveBatch(**batch.tensors(), values_B=torch.tensor(values, device=policy.device) / count)
 
 
-def move_tokens(group: Group, policy: Policy, begun: str, move: str) -> tuple[int, ...]:
-    """Return the tokens of a legal move of the group's position behind the text `begun` of a completion."""
-    task = task_named(group.example.task)
-    text = task.move_text(move, task.query(group.example.prompt))
-    known = len(prompt_tokens(policy.tokenizer, begun))
-    return prompt_tokens(policy.tokenizer, begun + text)[known:]
+def move_tokens(policy: Policy, begun: str, move: str) -> tuple[int, ...]:
+    """Return the tokens of the text of a move that follows `begun`, the beginning of a completion."""
+    return prompt_tokens(policy.tokenizer, begun + move)[len(prompt_tokens(policy.tokenizer, begun)) :]
 
 
 def expected_value(policy: Policy, moves: MoveBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
@@ -70,22 +65,19 @@ def expected_value(policy: Policy, moves: MoveBatch, *, temperature: float) -> t
     return (chances_B * moves.values_B).sum(), statistics.logprobs.detach()
 
 
-def _up_to_move(group: Group, policy: Policy) -> tuple[str, tuple[int, ...]] | None:
-    """Return the beginning of a completion up to its move, and the tokens of prompt and beginning.
+def _up_to_move(group: Group, policy: Policy) -> tuple[int, ...] | None:
+    """Return the tokens of the prompt and of a completion up to its move, as the policy wrote them.
 
-    The tokens are those that the policy wrote. None if no completion names a move.
+    None if no completion names a move.
     """
-    task = task_named(group.example.task)
-    query = task.query(group.example.prompt)
+    if group.choice is None:
+        return None
     for sample in group.samples:
-        begun = task.before_move(sample.text, query)
-        if begun is None:
-            continue
-        for length in range(len(sample.completion.tokens)):
+        for length in range(len(sample.completion.tokens) if sample.text.startswith(group.choice.begun) else 0):
             done = sample.completion.tokens[:length]
             text = str(policy.tokenizer.decode(list(done)))
-            if text == begun:
-                return begun, (*group.prompt_tokens, *done)
-            if len(text) > len(begun):
+            if text == group.choice.begun:
+                return (*group.prompt_tokens, *done)
+            if len(text) > len(group.choice.begun):
                 break
     return None
