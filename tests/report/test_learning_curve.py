@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import pytest
 
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.report.learning_curve import KEY, RULE, learning_curve_svg
+from rookworld_rlvr.report.learning_curve import RULE, learning_curve_svg
 from rookworld_rlvr.report.page import render
 from rookworld_rlvr.report.run_record import RunRecord
 
 from .conftest import write_run
 
-LEGAL = "validation/policy/legal_best_move"
+KEY, LEGAL = "validation/policy/win_probability_loss", "validation/policy/legal_best_move"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -59,6 +59,16 @@ def test_start_and_simple_rules_are_labelled_lines(curves: Callable[..., list[Ru
     assert "most valuable capture" not in names
     levels = [line for line in picture.iter(f"{SVG}line") if line.attrib["class"] == "level"]
     assert len(levels) == 4
+
+
+def test_curve_of_another_task_is_drawn_from_its_own_keys(record: Callable[..., RunRecord]) -> None:
+    values = [(0.5, 0.1, 0.0), (0.2, 0.9, 0.8)]
+    keys = ("validation/chat/win_probability_loss", "validation/chat/legal", "validation/chat/valid")
+    metrics = [{"step": step, **dict(zip(keys, row, strict=True))} for step, row in enumerate(values)]
+    picture = ElementTree.fromstring(learning_curve_svg([replace(record(), metrics=metrics)]))
+    names = {text.text for text in picture.iter(f"{SVG}text")}
+    assert {"trained", "start", "answer is a legal move", "start: answer is in form and ends"} <= names
+    assert len(picture.findall(f".//{SVG}polyline")) == 3
 
 
 def test_curve_picture_is_written_from_run_folders(

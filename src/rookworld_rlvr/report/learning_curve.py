@@ -4,18 +4,23 @@ The picture is used in the report's page, whose colours it then takes, and as a 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from math import ceil, floor, log10
 from statistics import fmean
 
+from ..tasks import all_tasks
 from .run_record import RunRecord
 
-KEY, RULE = "validation/policy/win_probability_loss", "validation/rule/"
+VALIDATION, RULE = "validation/", "validation/rule/"
+LOSS = "win_probability_loss"
 RULES = {"random": "random move", "capture": "most valuable capture", "exchange": "exchange rule"}
+# Labels of shares. The key that decides about checkpoints is drawn for every other task, by its own name.
 SHARES = {
-    "validation/policy/legal_best_move": "best move is legal",
-    "validation/environment/next_state_accuracy": "next position is exact",
+    "policy/legal_best_move": "best move is legal",
+    "environment/next_state_accuracy": "next position is exact",
+    "chat/legal": "answer is a legal move",
+    "chat/valid": "answer is in form and ends",
 }
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT, GAP = 400, 250, 40, 40, 46, 184, 16
 COLORS = ("#1f5fa8", "#c2410c")
@@ -71,7 +76,8 @@ def learning_curve_svg(runs: Sequence[RunRecord]) -> str:
 
 
 def _losses(runs: Sequence[RunRecord]) -> Panel:
-    points = _points(runs, KEY, "trained")
+    by_task = _drawable([_points(runs, f"{VALIDATION}{task.name}/{LOSS}", task.name) for task in all_tasks()])
+    points = replace(by_task[0], name="trained") if by_task else Points("trained", {})
     rules = {text: _points(runs, f"{RULE}{name}", text) for name, text in RULES.items()}
     levels = {"start": points.mean(0)} if 0 in points.values_by_step else {}
     levels |= {text: rule.mean(0) for text, rule in rules.items() if rule.values_by_step}
@@ -79,7 +85,11 @@ def _losses(runs: Sequence[RunRecord]) -> Panel:
 
 
 def _shares(runs: Sequence[RunRecord]) -> Panel:
-    curves = _drawable([_points(runs, key, text) for key, text in SHARES.items()])
+    keys = {
+        **SHARES,
+        **{task.decision_key: task.decision_key for task in all_tasks() if task.decision_key not in SHARES},
+    }
+    curves = _drawable([_points(runs, f"{VALIDATION}{key}", text) for key, text in keys.items()])
     levels = {f"start: {points.name}": points.mean(0) for points in curves if 0 in points.values_by_step}
     return Panel("Share of right completions (higher is better)", curves, levels)
 
