@@ -104,9 +104,9 @@ def test_replay_names_the_module_of_an_overflowing_weight(
 def test_all_moves_fault_is_replayed_with_its_expected_value(
     train: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def spoiled(*arguments: object, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
-        value, logprobs = expected_value(*arguments, **options)  # type: ignore[arg-type]
-        return value, logprobs * torch.nan
+    def spoiled(*arguments: object, **options: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        value, entropy, logprobs = expected_value(*arguments, **options)  # type: ignore[arg-type]
+        return value, entropy, logprobs * torch.nan
 
     shipped = ("model.path=tiny", "rubric.source=cached", "data.train=default", "data.tasks=[policy,environment:0]")
     with monkeypatch.context() as patch:

@@ -1,6 +1,7 @@
 """Expected value over all legal moves: compared with enumeration and finite differences, and in runs."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,19 +14,22 @@ from rookworld_rlvr.model.batch import micro_batches
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.objective import LossSizes
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
 from rookworld_rlvr.rewards.score import ScoreRequest
 from rookworld_rlvr.rollout.generator import SampledCompletion
-from rookworld_rlvr.rollout.groups import Group, Sample, prompt_tokens
+from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, prompt_tokens
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks import parse_prompt, task_named
 from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig, Form, Notation
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
-from rookworld_rlvr.training.all_moves import expected_value, move_batch, move_tokens
+from rookworld_rlvr.training.all_moves import beside, expected_value, move_batch, move_tokens
+from rookworld_rlvr.training.collection import collect
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
+from rookworld_rlvr.training.step import completions_and_moves_loss, completions_loss, loss_plan, moves_loss
 
 # The shipped evaluations contain the positions of the shipped training rows.
 DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.tasks=[policy,environment:0]")
@@ -89,16 +93,25 @@ def test_move_values_cover_all_legal_moves_with_maximum_1(groups: list[Group]) -
 def test_expected_value_equals_enumeration(policy: Policy, groups: list[Group]) -> None:
     batch = move_batch(groups, policy)
     assert batch is not None
-    value, _ = expected_value(policy, batch, temperature=1.0)
+    value, _, _ = expected_value(policy, batch, temperature=1.0)
     wanted = sum(by_enumeration(policy, group) for group in groups) / len(groups)
     assert 0 < wanted < 1 and float(value.detach()) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_entropy_over_legal_moves_equals_its_definition(policy: Policy, groups: list[Group]) -> None:
+    batch = move_batch(groups, policy)
+    assert batch is not None
+    _, entropy, logprobs = expected_value(policy, batch, temperature=1.0)
+    of_moves = [float(part.sum()) for part in logprobs.split(batch.loss_mask_BT.sum(1).tolist())]
+    wanted = -sum(math.exp(value) * value for value in of_moves) / len(groups)
+    assert wanted > 0.1 and float(entropy.detach()) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_micro_batches_of_moves_give_same_expected_value_and_gradient(policy: Policy, groups: list[Group]) -> None:
     batch = move_batch(groups, policy)
     assert batch is not None
     weight = policy.model.get_input_embeddings().weight
-    whole, _ = expected_value(policy, batch, temperature=0.7)
+    whole, _, _ = expected_value(policy, batch, temperature=0.7)
     [wanted] = torch.autograd.grad(whole, [weight])
     parts = [
         expected_value(policy, part, temperature=0.7)[0] for part in micro_batches(batch, 17, by_prompt=policy.packs)
@@ -113,7 +126,7 @@ def test_expected_value_gradient_equals_finite_differences(policy: Policy, group
     batch = move_batch(groups[:1], policy)
     assert batch is not None
     weight = policy.model.get_output_embeddings().weight
-    value, _ = expected_value(policy, batch, temperature=1.0)
+    value, _, _ = expected_value(policy, batch, temperature=1.0)
     [gradient] = torch.autograd.grad(value, [weight])
     direction, step = gradient / gradient.norm(), 1e-2
     sides = []
@@ -179,6 +192,42 @@ def test_chat_moves_follow_the_prompt_in_its_notation(chat_model: Path, notation
     ):
         assert tuple(row[: len(group.prompt_tokens)]) == group.prompt_tokens
         assert policy.tokenizer.decode(row[len(group.prompt_tokens) : length]) == text
+
+
+def test_one_pass_over_completions_and_moves_equals_two(make_run: Callable[..., Run], chat_model: Path) -> None:
+    run = make_run(
+        *("data.tasks=[chat]", f"model.path={chat_model}", "data.train=default", "data.held_out=default"),
+        *("data.chat.prefill=auto", "rubric.source=cached", "objective.entropy_coef=0.1", "precision=fp32"),
+    )
+    context, policy = run.context, run.context.policy
+    kept = collect(context.sampler, policy.model, context.config.objective, step=0)
+    batch = make_batch(kept.groups, pad_id=policy.pad_id, device=policy.device)
+    batch = replace(batch, advantages_B=torch.linspace(-1, 1, len(batch.tokens_BT)))
+    moves = move_batch(kept.groups, policy)
+    assert moves is not None and policy.packs
+    sizes = LossSizes(completions=len(batch.tokens_BT), tokens_per_update=batch.trained_tokens(), max_tokens=48)
+    plan, weight = loss_plan(context, sizes, kl_coef=0.1), policy.model.get_input_embeddings().weight
+    [own], other = beside([batch], moves)
+    assert own is not None and other is None and len(own.tokens_BT) == len(moves.tokens_BT)
+    together, totals = completions_and_moves_loss(policy, batch, own, plan)
+    alone, value = completions_loss(policy, batch, plan), moves_loss(policy, moves, plan)
+    assert totals.count == batch.trained_tokens() and totals.kl_count == totals.count
+    assert totals.expected_value_sum == pytest.approx(value[1].expected_value_sum, rel=1e-4)
+    assert float(together.detach()) == pytest.approx(float((alone.loss + value[0]).detach()), rel=1e-4)
+    [gradient], [wanted] = (torch.autograd.grad(loss, [weight]) for loss in (together, alone.loss + value[0]))
+    torch.testing.assert_close(gradient, wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_moves_go_with_the_completions_of_their_prompt_once(policy: Policy, groups: list[Group]) -> None:
+    batch, moves = make_batch(groups, pad_id=0, device=policy.device), move_batch(groups, policy)
+    assert moves is not None
+    # A completion that writes a marker before its move has another prefix than its prompt.
+    assert beside([batch], moves)[0] == [None]
+    near = replace(moves, prompts_B=moves.prompts_B - len(groups))
+    parts, rest = beside([batch.select(batch.prompts_B == 1), batch.select(batch.prompts_B < 2)], near)
+    assert parts[0] is not None and set(parts[0].prompts_B.tolist()) == {1}
+    assert parts[1] is not None and set(parts[1].prompts_B.tolist()) == {0}
+    assert rest is not None and set(rest.prompts_B.tolist()) == {2}
 
 
 def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callable[..., Path]) -> None:

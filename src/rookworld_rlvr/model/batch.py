@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -72,6 +73,16 @@ class Batch(TokenBatch):
 
 
 BatchT = TypeVar("BatchT", bound=TokenBatch)
+
+
+def joined(first: TokenBatch, second: TokenBatch) -> TokenBatch:
+    """Return the rows of both batches, those of the second with the same prompt index sharing the prompt."""
+    width = max(first.tokens_BT.shape[1], second.tokens_BT.shape[1])
+    parts = [[getattr(batch, spec.name) for spec in fields(TokenBatch)] for batch in (first, second)]
+    wide = [
+        [F.pad(value, (0, width - value.shape[1])) if value.dim() > 1 else value for value in part] for part in parts
+    ]
+    return TokenBatch(*(torch.cat(values) for values in zip(*wide, strict=True)))
 
 
 def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: torch.device) -> TokenBatch:

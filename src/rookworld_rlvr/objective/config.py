@@ -61,7 +61,7 @@ class ObjectiveConfig:
     (`objective.mismatch`). 0 turns the correction off."""
     entropy_coef: float = 0.0
     """Coefficient of the entropy bonus. The coefficient times the entropy at each trained token is subtracted from the
-    loss. 0 turns the bonus off."""
+    loss, and the coefficient times the entropy over legal moves where `all_moves_coef` is on. 0 turns the bonus off."""
     all_moves_coef: float = 0.3
     """Coefficient of the expected value of the first candidate over all legal moves, whose gradient needs no samples.
     Only positions with move evaluations contribute. 0 turns the term off."""

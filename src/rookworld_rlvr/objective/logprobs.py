@@ -8,7 +8,7 @@ with few logits can turn `recompute` off, which keeps all logits and saves the s
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -32,6 +32,15 @@ class TokenStatistics:
     kl_exact: Tensor | None
     """KL(policy‖reference) over the whole vocabulary at the position; nat, float32; None without a
     reference."""
+
+    def split(self, first: int) -> "tuple[TokenStatistics, TokenStatistics]":
+        """Return the statistics of the first tokens and those of the others; the tensors must have one dimension."""
+        both = [getattr(self, spec.name) for spec in fields(self)]
+        parts: list[list[Any]] = [
+            [None if values is None else values[places] for values in both]
+            for places in (slice(first), slice(first, None))
+        ]
+        return TokenStatistics(*parts[0]), TokenStatistics(*parts[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ A completion names one move, or one first candidate, but a position has only abo
 knows the value of each. So the expected value and its gradient are computed exactly: the gradient has no sampling
 noise, and a good move that is never sampled is reinforced too. The task says where a completion names its move.
 `p(move)` is the probability of the move's tokens at that place, at the sampling temperature. An illegal move has value
-0, so its probability adds nothing. If a step makes several updates, each uses the legal moves of all prompts of the
-step.
+0, so its probability adds nothing. An entropy bonus of the loss also applies here, to −Σ p(move) · log p(move): without
+it the exact gradient soon leaves all probability to one move. If a step makes several updates, each uses the legal
+moves of all prompts of the step.
 
 Source: all-action (expected) policy gradient, arXiv 1706.05374. `stockfish.move_values` defines the values.
 """
@@ -18,8 +19,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..model.batch import TokenBatch, collate
+from ..model.batch import Batch, TokenBatch, collate
 from ..model.policy import Policy, spread
+from ..objective import TokenStatistics
 from ..rollout.groups import Group, prompt_tokens
 
 # Rows of moves are short. If they share their prompt, this many times more of them fit in a pass than completions.
@@ -28,29 +30,35 @@ ROWS_PER_COMPLETION = 4
 
 @dataclass(frozen=True, slots=True)
 class MoveBatch(TokenBatch):
-    """Batch with a row per legal move: prompt and beginning of a completion, then the move, which is trained."""
+    """Batch with a row per legal move: prompt and beginning of a completion, then the move, which is trained.
+
+    `prompts_B` is the number of the group if nothing is written before the move, else another number.
+    """
 
     values_B: Tensor
     """Value of the move, divided by the number of prompts with values; float32."""
+    shares_B: Tensor
+    """1 divided by that number, float32."""
 
 
 def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
     """Return the legal moves of all groups with a completion that names a move of known value; None without any."""
     rows, prompts, values, count = list[tuple[tuple[int, ...], tuple[int, ...]]](), list[int](), list[float](), 0
-    for group in groups:
+    for number, group in enumerate(groups):
         start = _up_to_move(group, policy)
         if start is None or group.choice is None:
             continue
         for move, value in group.choice.values.items():
             rows.append((start, move_tokens(policy, group.choice.begun, move)))
-            prompts.append(count)
+            prompts.append(number if start == group.prompt_tokens else len(groups) + number)
             values.append(value)
         count += 1
     if not rows:
         return None
     batch = collate(rows, pad_id=policy.pad_id, device=policy.device)
     batch = replace(batch, prompts_B=torch.tensor(prompts, device=policy.device))
-    return MoveBatch(**batch.tensors(), values_B=torch.tensor(values, device=policy.device) / count)
+    values_B = torch.tensor(values, device=policy.device)
+    return MoveBatch(**batch.tensors(), values_B=values_B / count, shares_B=torch.ones_like(values_B) / count)
 
 
 def move_tokens(policy: Policy, begun: str, move: str) -> tuple[int, ...]:
@@ -58,11 +66,33 @@ def move_tokens(policy: Policy, begun: str, move: str) -> tuple[int, ...]:
     return prompt_tokens(policy.tokenizer, begun + move)[len(prompt_tokens(policy.tokenizer, begun)) :]
 
 
-def expected_value(policy: Policy, moves: MoveBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return this batch's share of the expected value (a scalar with a gradient) and the log-probs (N,), nat."""
-    statistics = policy.statistics(moves, temperature=temperature)
-    chances_B = spread(statistics.logprobs, moves.loss_mask_BT).sum(1).exp()
-    return (chances_B * moves.values_B).sum(), statistics.logprobs.detach()
+def beside(micros: Sequence[Batch], moves: MoveBatch) -> tuple[list[MoveBatch | None], MoveBatch | None]:
+    """Return for each micro-batch of completions the moves of its prompts, and those of the other prompts; else None.
+
+    The moves of a prompt go with the first micro-batch that has it, so that one pass computes the prompt for both.
+    """
+    left_B = torch.ones_like(moves.prompts_B, dtype=torch.bool)
+    chosen: list[MoveBatch | None] = []
+    for micro in micros:
+        own_B = left_B & torch.isin(moves.prompts_B, micro.prompts_B)
+        left_B = left_B & ~own_B
+        chosen.append(moves.select(own_B) if own_B.any() else None)
+    return chosen, moves.select(left_B) if left_B.any() else None
+
+
+def expected_value(
+    policy: Policy, moves: MoveBatch, *, temperature: float, statistics: TokenStatistics | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return this batch's shares of the expected value and of the entropy over legal moves, and the log-probs (N,).
+
+    The first two are scalars with a gradient. Entropy and log-probs are in nat. `statistics` are those of the batch at
+    this temperature, if a pass has them already.
+    """
+    statistics = statistics or policy.statistics(moves, temperature=temperature)
+    logprobs_B = spread(statistics.logprobs, moves.loss_mask_BT).sum(1)
+    chances_B = logprobs_B.exp()
+    entropy = -(chances_B * logprobs_B * moves.shares_B).sum()
+    return (chances_B * moves.values_B).sum(), entropy, statistics.logprobs.detach()
 
 
 def _up_to_move(group: Group, policy: Policy) -> tuple[int, ...] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..model.batch import Batch
+from ..model.batch import Batch, TokenBatch
 from ..model.policy import Policy, spread
 from ..objective import (
     LOSSES,
@@ -167,20 +167,25 @@ def _kl_totals(statistics: TokenStatistics, original_logprobs: Tensor | None) ->
     }
 
 
-def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
-    """Return the loss of a micro-batch and its token totals.
-
-    If the batch has no old log-probs, the policy's own log-probs, detached, take their place: the ratio is 1, and its
-    gradient is the policy gradient.
-    """
-    mask_BT, loss = micro.loss_mask_BT, LOSSES[plan.objective.loss]
-    statistics = policy.statistics(
-        micro,
+def planned_statistics(policy: Policy, batch: TokenBatch, plan: LossPlan) -> TokenStatistics:
+    """Return the statistics of a batch's trained tokens with all that the loss of the plan needs."""
+    return policy.statistics(
+        batch,
         temperature=plan.temperature,
         reference=plan.reference,
         entropy_gradient=plan.objective.entropy_coef > 0,
         kl_gradient=plan.kl.form is KLForm.exact,
     )
+
+
+def grpo_loss(policy: Policy, micro: Batch, plan: LossPlan, statistics: TokenStatistics | None = None) -> MicroLoss:
+    """Return the loss of a micro-batch and its token totals.
+
+    If the batch has no old log-probs, the policy's own log-probs, detached, take their place: the ratio is 1, and its
+    gradient is the policy gradient. `statistics` are the `planned_statistics` of the batch, if a pass has them already.
+    """
+    mask_BT, loss = micro.loss_mask_BT, LOSSES[plan.objective.loss]
+    statistics = statistics or planned_statistics(policy, micro, plan)
     logprobs_BT = spread(statistics.logprobs, mask_BT)
     old_logprobs_BT = logprobs_BT.detach() if micro.old_logprobs_BT is None else micro.old_logprobs_BT
     surrogate = loss.surrogate(

@@ -4,7 +4,7 @@
 2. Make a batch of the groups and compute the advantages.
 3. For each minibatch, plan the loss, accumulate its gradient in forward and backward passes over micro-batches of
    completions (`loss`: surrogate plus KL minus entropy bonus) and of legal moves (`all_moves`: minus their expected
-   value), then check and clip the gradient and update the weights.
+   value), then check and clip the gradient and update the weights. One pass computes both where they share a prompt.
 
 A step does not log, save or evaluate. It returns a report, and the trainer acts on it. A fault ends the step and is
 named in the report; `stability.recovery` decides which action follows.
@@ -31,24 +31,25 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..model.batch import Batch, BatchT, TokenBatch, micro_batches
+from ..model.batch import Batch, TokenBatch, joined, micro_batches
 from ..model.device import add_gradients, cores, map_on_cores, release_memory
 from ..model.policy import Policy
 from ..model.sharded import full_tensor, reshard
-from ..objective import KLForm, LossSizes, Truncated, group_advantages, sequence_kl
+from ..objective import KLForm, LossSizes, TokenStatistics, Truncated, group_advantages, sequence_kl
 from ..rollout.groups import Rollout, make_batch
 from ..rollout.sampling import derive_seed
 from ..stability.faults import FaultError, out_of_memory
 from . import checks
-from .all_moves import ROWS_PER_COMPLETION, MoveBatch, expected_value, move_batch
+from .all_moves import ROWS_PER_COMPLETION, MoveBatch, beside, expected_value, move_batch
 from .collection import RolloutError, collect
-from .loss import LossPlan, MicroLoss, TokenTotals, grpo_loss
+from .loss import LossPlan, MicroLoss, TokenTotals, grpo_loss, planned_statistics
 from .optim import learning_rate
 from .state import Event, Moment, StepConfig, StepContext, StepReport
 
 # Minimum size of a micro-batch that is made smaller so that no core idles. Smaller sizes were not tried.
 LEAST_EXAMPLES = 16
 Result = TypeVar("Result")
+Micro = TypeVar("Micro")
 Loss = tuple[float, TokenTotals]
 """Loss and token totals of a micro-batch."""
 
@@ -221,11 +222,9 @@ def _accumulate(
         # With shards all ranks make a pass together, so the error of a hook must be raised on all before the pass.
         context.world.barrier(call, "a micro-batch's hooks") if policy.sharded else call()
 
-    def of_completions(micro: Batch) -> tuple[Tensor, TokenTotals]:
+    def of_completions(micro: tuple[Batch, MoveBatch | None]) -> tuple[Tensor, TokenTotals]:
         call_hooks()
-        result = completions_loss(policy, micro, plan)
-        checks.check_loss(result.loss, micro)
-        return result.loss, result.totals
+        return completions_and_moves_loss(policy, *micro, plan)
 
     def of_moves(micro: MoveBatch) -> tuple[Tensor, TokenTotals]:
         call_hooks()
@@ -234,10 +233,15 @@ def _accumulate(
     def accumulate() -> list[Loss]:
         context.optimizer.zero_grad(set_to_none=True)
         size = examples_per_pass(context, len(trained.tokens_BT))
-        losses = _backward(context, list(micro_batches(trained, size, by_prompt=by_prompt)), of_completions)
-        if moves is not None:
+        micros = list(micro_batches(trained, size, by_prompt=by_prompt))
+        own: list[MoveBatch | None] = [None] * len(micros)
+        other = moves
+        if moves is not None and by_prompt:
+            own, other = beside(micros, moves)
+        losses = _backward(context, list(zip(micros, own, strict=True)), of_completions)
+        if other is not None:
             rows = size * (ROWS_PER_COMPLETION if by_prompt else 1)
-            losses += _backward(context, list(micro_batches(moves, rows, by_prompt=by_prompt)), of_moves)
+            losses += _backward(context, list(micro_batches(other, rows, by_prompt=by_prompt)), of_moves)
         if not policy.sharded:
             context.world.sum_gradients([p for p in policy.model.parameters() if p.requires_grad])
         return losses
@@ -245,9 +249,31 @@ def _accumulate(
     return with_smaller_batches(context, accumulate)
 
 
-def completions_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
+def completions_and_moves_loss(
+    policy: Policy, micro: Batch, moves: MoveBatch | None, plan: LossPlan
+) -> tuple[Tensor, TokenTotals]:
+    """Return the loss of a micro-batch of completions and of the legal moves of its prompts, from one pass over both.
+
+    Raises FaultError if a log-prob or the loss is not finite.
+    """
+    if moves is None:
+        of_completions, of_moves = None, None
+    else:
+        of_both = planned_statistics(policy, joined(micro, moves), plan)
+        of_completions, of_moves = of_both.split(micro.trained_tokens())
+    result = completions_loss(policy, micro, plan, of_completions)
+    checks.check_loss(result.loss, micro)
+    if moves is None:
+        return result.loss, result.totals
+    loss, totals = moves_loss(policy, moves, plan, of_moves)
+    return result.loss + loss, TokenTotals.total([result.totals, totals])
+
+
+def completions_loss(
+    policy: Policy, micro: Batch, plan: LossPlan, statistics: TokenStatistics | None = None
+) -> MicroLoss:
     """Return the loss of a micro-batch of completions. Raises FaultError if a log-prob is not finite."""
-    result = grpo_loss(policy, micro, plan)
+    result = grpo_loss(policy, micro, plan, statistics)
     checks.check_logprobs(result.logprobs, policy, micro)
     if result.ref_logprobs is not None and plan.reference is not None:
         checks.check_logprobs(result.ref_logprobs, plan.reference, micro, side="reference")
@@ -255,15 +281,20 @@ def completions_loss(policy: Policy, micro: Batch, plan: LossPlan) -> MicroLoss:
     return result
 
 
-def moves_loss(policy: Policy, micro: MoveBatch, plan: LossPlan) -> tuple[Tensor, TokenTotals]:
+def moves_loss(
+    policy: Policy, micro: MoveBatch, plan: LossPlan, statistics: TokenStatistics | None = None
+) -> tuple[Tensor, TokenTotals]:
     """Return the loss of a micro-batch of legal moves and its totals. Raises FaultError if a log-prob is not finite."""
-    value, logprobs = expected_value(policy, micro, temperature=plan.temperature)
+    value, entropy, logprobs = expected_value(policy, micro, temperature=plan.temperature, statistics=statistics)
     checks.check_logprobs(logprobs, policy, micro)
-    return -plan.objective.all_moves_coef * value, TokenTotals(expected_value_sum=float(value.detach()))
+    loss = -plan.objective.all_moves_coef * value
+    if plan.objective.entropy_coef:
+        loss = loss - plan.objective.entropy_coef * entropy
+    return loss, TokenTotals(expected_value_sum=float(value.detach()))
 
 
 def _backward(
-    context: StepContext, micros: Sequence[BatchT], loss_of: Callable[[BatchT], tuple[Tensor, TokenTotals]]
+    context: StepContext, micros: Sequence[Micro], loss_of: Callable[[Micro], tuple[Tensor, TokenTotals]]
 ) -> list[Loss]:
     """Add the gradients of micro-batches to those of the parameters; return all losses, in the micro-batches' order.
 
@@ -274,7 +305,7 @@ def _backward(
     policy, world = context.policy, context.world
     parameters = [parameter for parameter in policy.model.parameters() if parameter.requires_grad]
 
-    def differentiate(micro: BatchT) -> tuple[Loss, tuple[Tensor | None, ...]]:
+    def differentiate(micro: Micro) -> tuple[Loss, tuple[Tensor | None, ...]]:
         loss, totals = loss_of(micro)
         return (loss.item(), totals), torch.autograd.grad(loss, parameters, allow_unused=True)
 
