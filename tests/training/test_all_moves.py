@@ -9,7 +9,12 @@ from pathlib import Path
 import chess
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast
 
+from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.batch import micro_batches
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
@@ -80,6 +85,20 @@ def test_move_tokens_continue_the_text_up_to_the_first_marker(policy: Policy, gr
         for move in (" a1a2", " e7e8q"):
             whole = prompt_tokens(policy.tokenizer, start + move)
             assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(policy, "M:", move), move
+
+
+@pytest.mark.parametrize("blank", ["joined", "swallowed"])
+def test_tokenizer_that_joins_the_blank_before_a_move_is_refused(policy: Policy, blank: str) -> None:
+    vocabulary = {"M:": 1, "M: ": 2, "e2e4": 3, " e2e4": 4, "<unk>": 0, "</s>": 5}
+    model = WordLevel(vocabulary, unk_token="<unk>")
+    tokenizer = Tokenizer(model)
+    # Words end with their blank, as in a superword vocabulary; or marker and move are one unknown word.
+    tokenizer.pre_tokenizer = Split(" ", "merged_with_previous" if blank == "joined" else "isolated")
+    if blank == "swallowed":
+        tokenizer.pre_tokenizer = Split("\n", "isolated")
+    joined = replace(policy, tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>"))
+    with pytest.raises(UserError, match=r"objective.all_moves_coef: expected a tokenizer whose tokens of 'M:' begin"):
+        move_tokens(joined, "M:", " e2e4")
 
 
 def test_move_values_cover_all_legal_moves_with_maximum_1(groups: list[Group]) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..model.batch import Batch, TokenBatch, collate
 from ..model.policy import Policy, spread
 from ..objective import TokenStatistics
@@ -62,8 +63,17 @@ def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
 
 
 def move_tokens(policy: Policy, begun: str, move: str) -> tuple[int, ...]:
-    """Return the tokens of the text of a move that follows `begun`, the beginning of a completion."""
-    return prompt_tokens(policy.tokenizer, begun + move)[len(prompt_tokens(policy.tokenizer, begun)) :]
+    """Return the tokens of the text of a move that follows `begun`, the beginning of a completion.
+
+    Raises UserError for a tokenizer that joins the end of `begun` and the beginning of the move in one token.
+    """
+    before, whole = prompt_tokens(policy.tokenizer, begun), prompt_tokens(policy.tokenizer, begun + move)
+    if whole[: len(before)] != before or len(whole) == len(before):
+        raise UserError(
+            f"objective.all_moves_coef: expected a tokenizer whose tokens of {begun!r} begin those of {begun + move!r},"
+            f" got {before} and {whole}; objective.all_moves_coef=0 trains without the term"
+        )
+    return whole[len(before) :]
 
 
 def beside(micros: Sequence[Batch], moves: MoveBatch) -> tuple[list[MoveBatch | None], MoveBatch | None]:
