@@ -22,15 +22,15 @@ from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import LossSizes
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
-from rookworld_rlvr.rewards.score import ScoreRequest
+from rookworld_rlvr.rewards.score import MoveChoice, ScoreRequest
 from rookworld_rlvr.rollout.generator import SampledCompletion
-from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, prompt_tokens
+from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, move_tokens, prompt_tokens
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks import parse_prompt, task_named
 from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig, Form, Notation
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
-from rookworld_rlvr.training.all_moves import beside, expected_value, move_batch, move_tokens
+from rookworld_rlvr.training.all_moves import beside, expected_value, move_batch
 from rookworld_rlvr.training.collection import collect
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
@@ -72,7 +72,7 @@ def by_enumeration(policy: Policy, group: Group) -> float:
     start = (*group.prompt_tokens, *group.samples[0].completion.tokens[:1])
     expected = 0.0
     for move, value in values_of(group).items():
-        tokens = move_tokens(policy, "M:", move)
+        tokens = move_tokens(policy.tokenizer, "M:", move)
         with torch.no_grad():
             logprobs = policy.model(torch.tensor([[*start, *tokens]])).logits[0].log_softmax(-1)
         chance = sum(float(logprobs[len(start) - 1 + i, token]) for i, token in enumerate(tokens))
@@ -84,11 +84,13 @@ def test_move_tokens_continue_the_text_up_to_the_first_marker(policy: Policy, gr
     for start in ("M:", f"{groups[0].example.prompt}M:"):
         for move in (" a1a2", " e7e8q"):
             whole = prompt_tokens(policy.tokenizer, start + move)
-            assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(policy, "M:", move), move
+            assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(policy.tokenizer, "M:", move), move
 
 
 @pytest.mark.parametrize("blank", ["joined", "swallowed"])
-def test_tokenizer_that_joins_the_blank_before_a_move_is_refused(policy: Policy, blank: str) -> None:
+def test_tokenizer_that_joins_the_blank_before_a_move_is_refused(
+    policy: Policy, groups: list[Group], blank: str
+) -> None:
     vocabulary = {"M:": 1, "M: ": 2, "e2e4": 3, " e2e4": 4, "<unk>": 0, "</s>": 5}
     model = WordLevel(vocabulary, unk_token="<unk>")
     tokenizer = Tokenizer(model)
@@ -96,9 +98,13 @@ def test_tokenizer_that_joins_the_blank_before_a_move_is_refused(policy: Policy,
     tokenizer.pre_tokenizer = Split(" ", "merged_with_previous" if blank == "joined" else "isolated")
     if blank == "swallowed":
         tokenizer.pre_tokenizer = Split("\n", "isolated")
-    joined = replace(policy, tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>"))
-    with pytest.raises(UserError, match=r"objective.all_moves_coef: expected a tokenizer whose tokens of 'M:' begin"):
-        move_tokens(joined, "M:", " e2e4")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    group = replace(groups[0], choice=MoveChoice("M:", {" e2e4": 1.0}))
+    joined = replace(policy, tokenizer=fast)
+    wanted = r"objective.all_moves_coef: expected a tokenizer whose tokens of 'M:' begin"
+    sample = replace(group.samples[0], completion=SampledCompletion((1, 3), (0.0, 0.0), True), text="M: e2e4")
+    with pytest.raises(UserError, match=wanted):
+        move_batch([replace(group, samples=(sample,))], joined)
 
 
 def test_move_values_cover_all_legal_moves_with_maximum_1(groups: list[Group]) -> None:

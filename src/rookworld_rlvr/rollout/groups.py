@@ -132,6 +132,19 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int,
     return tuple(tokenizer(text, add_special_tokens=False).input_ids)
 
 
+def move_tokens(tokenizer: PreTrainedTokenizerBase, begun: str, move: str) -> tuple[int, ...]:
+    """Return the tokens of the text of a move that follows `begun`, the beginning of a completion.
+
+    Raises ValueError for a tokenizer that joins the end of `begun` and the beginning of the move in one token.
+    """
+    before, whole = prompt_tokens(tokenizer, begun), prompt_tokens(tokenizer, begun + move)
+    if whole[: len(before)] != before or len(whole) == len(before):
+        raise ValueError(
+            f"expected a tokenizer whose tokens of {begun!r} begin those of {begun + move!r}, got {before} and {whole}"
+        )
+    return whole[len(before) :]
+
+
 def rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
     """Return chat messages as the model reads them, up to the place where its answer begins or goes on.
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import prefixed
 from ..model.batch import Batch, TokenBatch, collate
 from ..model.policy import Policy, spread
 from ..objective import TokenStatistics
-from ..rollout.groups import Group, prompt_tokens
+from ..rollout.groups import Group, move_tokens
 
 # Rows of moves are short. If they share their prompt, this many times more of them fit in a pass than completions.
 ROWS_PER_COMPLETION = 4
@@ -43,14 +43,18 @@ class MoveBatch(TokenBatch):
 
 
 def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
-    """Return the legal moves of all groups with a completion that names a move of known value; None without any."""
+    """Return the legal moves of all groups with a completion that names a move of known value; None without any.
+
+    Raises UserError for a tokenizer that joins the end of what comes before a move and the move.
+    """
     rows, prompts, values, count = list[tuple[tuple[int, ...], tuple[int, ...]]](), list[int](), list[float](), 0
     for number, group in enumerate(groups):
         start = _up_to_move(group, policy)
         if start is None or group.choice is None:
             continue
         for move, value in group.choice.values.items():
-            rows.append((start, move_tokens(policy, group.choice.begun, move)))
+            with prefixed("objective.all_moves_coef", ValueError):
+                rows.append((start, move_tokens(policy.tokenizer, group.choice.begun, move)))
             prompts.append(number if start == group.prompt_tokens else len(groups) + number)
             values.append(value)
         count += 1
@@ -60,20 +64,6 @@ def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
     batch = replace(batch, prompts_B=torch.tensor(prompts, device=policy.device))
     values_B = torch.tensor(values, device=policy.device)
     return MoveBatch(**batch.tensors(), values_B=values_B / count, shares_B=torch.ones_like(values_B) / count)
-
-
-def move_tokens(policy: Policy, begun: str, move: str) -> tuple[int, ...]:
-    """Return the tokens of the text of a move that follows `begun`, the beginning of a completion.
-
-    Raises UserError for a tokenizer that joins the end of `begun` and the beginning of the move in one token.
-    """
-    before, whole = prompt_tokens(policy.tokenizer, begun), prompt_tokens(policy.tokenizer, begun + move)
-    if whole[: len(before)] != before or len(whole) == len(before):
-        raise UserError(
-            f"objective.all_moves_coef: expected a tokenizer whose tokens of {begun!r} begin those of {begun + move!r},"
-            f" got {before} and {whole}; objective.all_moves_coef=0 trains without the term"
-        )
-    return whole[len(before) :]
 
 
 def beside(micros: Sequence[Batch], moves: MoveBatch) -> tuple[list[MoveBatch | None], MoveBatch | None]:
