@@ -169,6 +169,13 @@ class Task(ABC):
         """
         return None
 
+    def opening(self, query: Any) -> str | None:
+        """Return the beginning of a completion up to its move, as a label has it; None if other words come first.
+
+        There a model chooses among the legal moves, see `evaluation.legal_choice`.
+        """
+        return None
+
     def move_text(self, move: str, query: Any) -> str:
         """Return the text that names a legal move, given in UCI, at that place."""
         raise NotImplementedError(f"the task {self.name} has no place for a move")

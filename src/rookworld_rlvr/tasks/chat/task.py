@@ -111,6 +111,12 @@ class ChatTask(Task):
         before, found, _ = completion.rpartition(opening)
         return before + found if found and "<think>" not in before.rpartition("</think>")[2] else None
 
+    def opening(self, query: ChatPrompt) -> str | None:
+        if query.reasons:
+            return None
+        opening = AFFIXES[query.form][0].rstrip()
+        return "" if query.prefill.endswith(opening) else opening
+
     def move_text(self, move: str, query: ChatPrompt) -> str:
         before = AFFIXES[query.form][0]
         if query.notation is Notation.san:

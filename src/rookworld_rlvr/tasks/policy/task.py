@@ -33,6 +33,7 @@ from .text import (
     parse_policy,
     parse_policy_prompt,
     policy_fields,
+    render_policy,
     render_policy_prompt,
     split_policy,
 )
@@ -95,6 +96,9 @@ class PolicyTask(Task):
     def before_move(self, completion: str, query: PolicyPrompt) -> str | None:
         begun = completion.partition(FIRST_MARKER)[0] + FIRST_MARKER
         return begun if begun.strip() == FIRST_MARKER and completion.startswith(begun) else None
+
+    def opening(self, query: PolicyPrompt) -> str:
+        return render_policy(PolicyCompletion((), (), ""), query.fen).partition(FIRST_MARKER)[0] + FIRST_MARKER
 
     def move_text(self, move: str, query: PolicyPrompt) -> str:
         return f" {move}"
