@@ -2,9 +2,10 @@
 
 import argparse
 import sys
+from io import TextIOWrapper
 
 from ..errors import DONE
-from ..play.introduction import introduction
+from ..play.introduction import introduction, without_mark
 from .arguments import OneLineParser
 
 
@@ -17,9 +18,10 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of sampling at a temperature above 0")
     given = parser.parse_args(argv)
+    tolerate_bytes()
     # A chess program waits about ten seconds for the introduction. Importing torch may take as long, so it comes later.
     line = sys.stdin.readline()
-    introduced = line.split() == ["uci"]
+    introduced = without_mark(line).split() == ["uci"]
     if introduced:
         say("\n".join(introduction(given.model)))
     serve(given, "" if introduced else line)
@@ -39,6 +41,17 @@ def serve(given: argparse.Namespace, line: str) -> None:
     while session.receive(line) and (line := sys.stdin.readline()):
         pass
     session.receive("quit")
+
+
+def tolerate_bytes() -> None:
+    """Let no byte end the session: read and write one that is not in the terminal's encoding by a substitute.
+
+    A path may come in the encoding of another machine, and Python decodes a whole block of lines at once.
+    """
+    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace")):
+        # A test or another program may have put a stream of its own in their places.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def say(line: str) -> None:
