@@ -1,6 +1,7 @@
 """The model as a UCI engine: the protocol, line by line, and games with python-chess's client."""
 
 import io
+import os
 import random
 import string
 import subprocess
@@ -237,6 +238,19 @@ go\r
     assert "readyok" in after and is_legal(chess.STARTING_FEN, after[-1].removeprefix("bestmove "))
 
 
+@pytest.mark.parametrize("sent", ["uci\nisready\nposition startpos\ngo\nisready\n", "isready\ngo infinite\n"])
+def test_chess_program_that_has_gone_ends_the_engine_quietly(
+    sent: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as gone:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(sent))
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert main(["uci"]) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_position_without_legal_moves_is_answered_with_null_move(session: UciSession, said: list[str]) -> None:
     mated = "R6k/6pp/8/8/8/8/8/7K b - - 0 1"
     assert talk(session, said, f"position fen {mated}", "go") == ["bestmove 0000"]
@@ -319,6 +333,26 @@ def test_uci_refuses_missing_model_folder(capfd: pytest.CaptureFixture[str], mon
 def test_uci_introduction_imports_no_torch() -> None:
     code = "import sys, rookworld_rlvr.app.cli, rookworld_rlvr.app.uci; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "xboard waits 10 seconds for it"
+
+
+def test_python_chess_client_analyses_and_sends_odd_positions() -> None:
+    command = [sys.executable, "-m", "rookworld_rlvr", "uci"]
+    with chess.engine.SimpleEngine.popen_uci(command, timeout=120) as engine:
+        with engine.analysis(chess.Board(), multipv=3) as analysis:
+            first = analysis.get()
+            analysis.stop()
+            assert is_legal(chess.STARTING_FEN, str(analysis.wait().move)) and "pv" in first
+        # Its FEN has the rights that python-chess's own board was given: those of no rook.
+        odd = chess.Board("4k3/8/8/8/8/8/4P3/4K3 w KQkq - 0 1")
+        assert engine.play(odd, chess.engine.Limit(time=1)).move in odd.legal_moves
+        castled = chess.Board("4k2r/8/8/8/8/8/8/4K2R w Kk - 0 1")
+        castled.push(chess.Move.from_uci("e1h1"))
+        assert engine.play(castled, chess.engine.Limit(depth=1)).move in castled.legal_moves
+        moves = engine.play(chess.Board(), chess.engine.Limit(), root_moves=[chess.Move.from_uci("a2a3")])
+        assert str(moves.move) == "a2a3"
+        impossible = chess.Board("8/8/8/8/8/8/8/Kk6 w - - 0 1")
+        assert engine.play(impossible, chess.engine.Limit(depth=1)).move == chess.Move.null()
+        assert engine.play(chess.Board(), chess.engine.Limit(depth=1)).move in chess.Board().legal_moves
 
 
 @pytest.mark.parametrize(("games", "most"), [(1, 12), pytest.param(2, 300, marks=pytest.mark.slow)])

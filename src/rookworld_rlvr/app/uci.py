@@ -1,6 +1,7 @@
 """`rookworld uci [--model FOLDER]`: run the model as a UCI engine, which chess programs can use."""
 
 import argparse
+import os
 import sys
 from io import TextIOWrapper
 
@@ -55,5 +56,9 @@ def tolerate_bytes() -> None:
 
 
 def say(line: str) -> None:
-    """Print a line and flush it, because a chess program waits for it."""
-    print(line, flush=True)
+    """Print a line and flush it, because a chess program waits for it. Once the program has gone, print nothing."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        # Python would try to write the rest of its buffer at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
