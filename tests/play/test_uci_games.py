@@ -1,4 +1,4 @@
-"""A hundred games against Stockfish, with clocks: no illegal move, no move too late, no answer that is missing.
+"""A hundred short games against Stockfish, with clocks: no illegal move, no move too late, no answer that is missing.
 
 The figures are printed: `pytest -m slow -s tests/play/test_uci_games.py`.
 """
@@ -6,6 +6,7 @@ The figures are printed: `pytest -m slow -s tests/play/test_uci_games.py`.
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import chess
@@ -14,7 +15,7 @@ import pytest
 
 from rookworld_rlvr.board.openings import drawn_opening
 
-GAMES, PLIES = 100, 60
+GAMES, PLIES, AT_A_TIME = 100, 20, 3
 # Clocks of each side: seconds for the game, and for each move.
 CLOCK_S, INCREMENT_S = 10.0, 1.0
 
@@ -63,18 +64,26 @@ def ending(board: chess.Board, model_color: chess.Color) -> str:
     return f"{result} by {outcome.termination.name.lower().replace('_', ' ')}"
 
 
-@pytest.mark.slow
-def test_hundred_games_have_no_forfeit_no_time_loss_and_no_illegal_move(stockfish: str) -> None:
+def play_share(stockfish: str, first: int) -> Tally:
+    """Play every AT_A_TIME-th game from `first` on, each in the same two processes, and return what happened."""
     tally, command = Tally(), [sys.executable, "-m", "rookworld_rlvr", "uci"]
     with (
         chess.engine.SimpleEngine.popen_uci(command, timeout=60) as model,
         chess.engine.SimpleEngine.popen_uci(stockfish) as other,
     ):
         other.configure({"Skill Level": 0, "Threads": 1})
-        for number in range(GAMES):
+        for number in range(first, GAMES, AT_A_TIME):
             play(model, other, number, tally)
-    slowest, mean = max(tally.seconds), sum(tally.seconds) / len(tally.seconds)
-    print(
-        f"\n{dict(tally.endings)}; {len(tally.seconds)} moves of the model, {mean:.2f} s each, {slowest:.2f} s at most"
-    )
-    assert tally.endings.total() == GAMES and tally.time_losses == 0
+            print(f"game {number}: {dict(tally.endings)}", flush=True)
+    return tally
+
+
+@pytest.mark.slow
+def test_hundred_games_have_no_forfeit_no_time_loss_and_no_illegal_move(stockfish: str) -> None:
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        shares = list(pool.map(lambda first: play_share(stockfish, first), range(AT_A_TIME)))
+    endings = sum((share.endings for share in shares), start=Counter())
+    seconds = [second for share in shares for second in share.seconds]
+    slowest, mean = max(seconds), sum(seconds) / len(seconds)
+    print(f"\n{dict(endings)}; {len(seconds)} moves of the model, {mean:.2f} s each, {slowest:.2f} s at most")
+    assert endings.total() == GAMES and sum(share.time_losses for share in shares) == 0
