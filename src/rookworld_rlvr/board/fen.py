@@ -6,6 +6,8 @@ from functools import lru_cache
 import chess
 
 FEN_FIELDS = ("placement", "turn", "castling", "en_passant", "halfmove_clock", "fullmove_number")
+# The counters, and the value of each in a FEN that lacks it.
+COUNTERS = (("halfmove_clock", "0"), ("fullmove_number", "1"))
 # At most six digits: Python parses some integers that are so long that it refuses to print the next larger one.
 COUNTER = re.compile(r"[0-9]{1,6}")
 
@@ -58,6 +60,46 @@ def require_valid_fen(fen: str) -> chess.Board:
     if fault := rule_violations(board):
         raise ValueError(f"{fault} in {fen!r}")
     return board
+
+
+def lenient_fen(text: str) -> chess.Board:
+    """Parse the FEN of a valid position as other programs and people write it; a model's own text gets `parse_fen`.
+
+    Any white space parts the fields. Missing counters, and counters written `-`, are `0 1`. Castling letters may be in
+    any order. Castling rights and en-passant squares that cannot be are dropped, since they change no legal move.
+    Raises a ValueError that names what is wrong about any other text.
+
+    >>> lenient_fen("4k3/8/8/8/8/8/4P3/4K3  w KQ e3 ").fen()
+    '4k3/8/8/8/8/8/4P3/4K3 w - - 0 1'
+    """
+    fields = text.split()
+    if not 4 <= len(fields) <= len(FEN_FIELDS):
+        raise ValueError(f"expected a FEN of four to six fields, got {text!r}")
+    placement, turn, castling, en_passant, *counters = fields
+    written = dict(zip(FEN_FIELDS[4:], counters, strict=False))
+    clock, number = (known if (known := written.get(name, "-")) != "-" else without for name, without in COUNTERS)
+    board = parse_fen(f"{placement} {turn.lower()} - - {clock} {number}")
+    board.castling_rights = _possible_castling(board, castling)
+    if en_passant != "-":
+        if en_passant.lower() not in chess.SQUARE_NAMES:
+            raise ValueError(f"expected an en-passant square or - in the FEN, got {en_passant!r} in {text!r}")
+        board.ep_square = chess.parse_square(en_passant.lower())
+        # A square that cannot be may also make the check impossible.
+        board.ep_square = board.ep_square if board.is_valid() else None
+    if fault := rule_violations(board):
+        raise ValueError(f"{fault} in {text!r}")
+    return board
+
+
+def _possible_castling(board: chess.Board, letters: str) -> chess.Bitboard:
+    """Return the rights of a FEN's castling field whose king and rook are at home. Raises ValueError."""
+    asked, tried = chess.BB_EMPTY, board.copy(stack=False)
+    for letter in letters:
+        # Letter by letter, because python-chess wants White's letters first and no letter twice.
+        tried.set_castling_fen(letter)
+        asked |= tried.castling_rights
+    tried.castling_rights = asked
+    return tried.clean_castling_rights()
 
 
 def rule_violations(board: chess.Board) -> str:

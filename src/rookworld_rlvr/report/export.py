@@ -20,6 +20,7 @@ from ..model.loading import ModelConfig, is_model_folder, load_policy
 from ..model.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ..training.checkpoint import FOLDER, STATE_FILE, checkpoint_step, list_checkpoints
 from ..training.run_files import CONFIG_FILE
+from .markdown import command, escaped
 from .page import template
 from .run_record import RunRecord, read_run
 from .summary import summarise_run
@@ -75,6 +76,8 @@ def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> Mode
         eval_results=[_result(key, measure) for key, measure in rows] or None,
     )
     text = template(TEMPLATE, autoescape=False).render(
+        escaped=escaped,
+        command=command,
         name=name,
         run=run,
         step=step,

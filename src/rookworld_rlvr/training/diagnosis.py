@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -71,9 +70,6 @@ def load_fault(path: Path) -> dict[str, Any]:
             raise ValueError("a file of another kind")
         batch = saved["batch"]
         saved["batch"] = None if batch is None else (MoveBatch if saved["moves"] else Batch)(**batch)
-    except UnpicklingError as error:
-        # torch's message is left out, because it advises loading the file without the safeguard.
-        raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got another: {path}") from error
     # An unpickler that reads damaged bytes may raise any exception.
     except Exception as error:
         reason = first_line(error)
