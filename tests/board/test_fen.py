@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board.fen import is_valid_fen, parse_fen, position_key
+from rookworld_rlvr.board.fen import is_valid_fen, parse_fen, position_key, read_fen
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 FIELDS = st.tuples(
@@ -75,3 +75,15 @@ def test_changing_a_parsed_board_leaves_later_boards_unchanged() -> None:
     board = parse_fen(chess.STARTING_FEN)
     board.push_uci("e2e4")
     assert parse_fen(chess.STARTING_FEN) == chess.Board() and not parse_fen(chess.STARTING_FEN).move_stack
+
+
+@pytest.mark.parametrize("counters", ["", " 0", " 0 1", " - -", "  0  1  "])
+def test_lenient_reader_adds_missing_counters(counters: str) -> None:
+    assert read_fen(f" 8/8/8/8/8/8/8/K1k5\tw -  -{counters}").fen() == "8/8/8/8/8/8/8/K1k5 w - - 0 1"
+    assert read_fen("8/8/8/8/8/8/8/K1k5 w - - 12 34").fen() == "8/8/8/8/8/8/8/K1k5 w - - 12 34"
+
+
+@pytest.mark.parametrize("text", ["", "8/8/8/8/8/8/8/K1k5 w -", "8/8/8/8/8/8/8/K1k5 w - - x", f"{AFTER_E4} 1"])
+def test_lenient_reader_refuses_what_is_ambiguous(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        read_fen(text)
