@@ -259,6 +259,10 @@ def test_a_byte_order_mark_tells_the_encoding(encoding: str, write: Writer) -> N
         ('1. e4 (1. d4\n\n[Event "b"]\n\n1. d4 *\n', "variation that begins in line 1 to end before the next game"),
         ("1. e4 {a {b} c} e5 *\n", "'c'"),
         ("1. e4 ) e5 *\n", "an opening bracket before the closing one, got ')', game 1, {}:1"),
+        (
+            '[FEN "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1;"]\n\n1. e4 Ke7 *\n',
+            "invalid fullmove number in fen: '4k3/8/8/8/8/8/4P3/4K3 w - - 0 1;', game 1, {}:1",
+        ),
         ('[Variant "Crazyhouse"]\n\n1. e4 *\n', "standard chess from a valid position"),
     ],
 )

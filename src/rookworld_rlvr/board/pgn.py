@@ -6,7 +6,7 @@ refused. Comments, variations, NAGs and the usual annotation signs are read over
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import chess
@@ -105,6 +105,8 @@ class _Game:
     start: chess.Board | None = None
     moves: list[chess.Move] = field(default_factory=list)
     line: int = 0
+    start_line: int = 0
+    """Line of the last tag on which the first position depends; 0 without."""
     ended: bool = False
     blank: bool = False
     """True after a blank line since the last tag or move."""
@@ -239,6 +241,8 @@ class _Reader:
             raise self._error(f"one value of the tag {name!r}", f"{tags[name]!r} and {value!r}")
         self._game.tags[name] = value
         self._game.line, self._game.blank = self._line, False
+        if name in START_TAGS:
+            self._game.start_line = self._line
 
     def _word(self, word: str, *, last: bool) -> None:
         """Read a word of the main line. If it is the `last` of a text without a line end, it may be cut off."""
@@ -271,7 +275,7 @@ class _Reader:
             self._game.pending = pending
         game = self._game
         if game.board is None:
-            game.start = self._start(game.tags, self._line)
+            game.start = self._start(game)
             game.board = game.start.copy()
         self._check_number(game, game.board)
         san = san.replace(":", "x")
@@ -315,8 +319,9 @@ class _Reader:
         if missing:
             raise self._error(f"a move of {missing}", f"{number}{'...' if black else '.'}")
 
-    def _start(self, tags: Mapping[str, str], line: int) -> chess.Board:
-        """Return the position in which a game with these tags begins."""
+    def _start(self, game: _Game) -> chess.Board:
+        """Return the position in which a game begins."""
+        tags, line = game.tags, game.start_line or game.line
         headers = chess.pgn.Headers({"Variant": tags["variant"]} if "variant" in tags else {})
         wanted = "standard chess from a valid position"
         try:
@@ -337,7 +342,7 @@ class _Reader:
                 raise self._error("a PGN game", "neither tags nor moves")
             return
         if game.start is None:
-            game.start = self._start(game.tags, game.line)
+            game.start = self._start(game)
         moves = tuple(game.moves)
         self._found.append(PgnGame(self._number, game.start, moves, game.line, game.ended, game.null_move_line))
         self._number += 1
