@@ -206,6 +206,23 @@ def test_a_fen_tag_counts_wherever_the_blank_lines_are(text: str, last: int, wri
     assert [fen for part in games[-1].parts() for fen in part] == [PAWN_ENDING, "4k3/8/8/8/3P4/8/8/4K3 b - - 0 1"]
 
 
+def test_files_that_were_put_together_are_read_with_their_marks(write: Writer) -> None:
+    one = '\ufeff[Event "One"]\n\n1. e4 *\n\n'
+    assert len(list(games_from_pgn(write(one + one)))) == 2
+
+
+@pytest.mark.parametrize("black", ["1... e5", "1. ... e5", "1 … e5", "...e5", "1.…e5"])
+def test_dots_before_a_move_of_black_may_stand_anywhere(black: str, write: Writer) -> None:
+    [game] = games_from_pgn(write(f"1. e4 {{a comment}} {black} 2. Nf3 *\n"))
+    assert [move.uci() for move in game.moves] == ["e2e4", "e7e5", "g1f3"]
+
+
+@pytest.mark.parametrize("null", ["--", "Z0", "0000", "@@@@", "0000!?", "--?"])
+def test_every_spelling_of_a_null_move_is_read(null: str, write: Writer) -> None:
+    [game] = games_from_pgn(write(f"1. e4 {null} 2. d4 *\n"))
+    assert [move.uci() for move in game.moves] == ["e2e4", "0000", "d2d4"]
+
+
 def test_a_game_without_a_fen_tag_begins_anew_after_one_with_tags_alone(write: Writer) -> None:
     games = list(games_from_pgn(write(f'[Event "One"]\n[FEN "{PAWN_ENDING}"]\n\n[Event "Two"]\n\n1. e4 *\n')))
     assert [game.start.fen() for game in games] == [PAWN_ENDING, chess.STARTING_FEN]

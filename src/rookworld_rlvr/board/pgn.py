@@ -29,7 +29,7 @@ MALFORMED_TAG = re.compile(r'\s*\[\s*[A-Za-z]\w*[\s"].*', re.DOTALL)
 # One of START_TAGS, wherever a line has it.
 START_TAG = re.compile(rf"\[\s*({'|'.join(sorted(START_TAGS))})\b", re.IGNORECASE)
 TOKEN = re.compile(r"\s+|[{}()]|;.*|\$\d*|<[^>]*>|\[%[^\]]*\]|[^\s{}();$<]+|<", re.DOTALL)
-NUMBER = re.compile(r"(\d+)(\.+|…)?")
+NUMBER = re.compile(r"(\d+)([.…]+)?")
 ELLIPSIS = re.compile(r"[.…]+")
 MOVE = re.compile(
     r"P?((?:[NBKRQ]?[a-h]?[1-8]?[-x:]?[a-h][1-8]|[NBRQK]?@[a-h][1-8])(?:=?[nbrqkNBRQK])?|[oO0]-[oO0](?:-[oO0])?)"
@@ -149,6 +149,8 @@ class _Reader:
     def read(self, line: str) -> None:
         """Read the next line."""
         self._line += 1
+        # Files that were put together have a byte order mark within.
+        line = line.lstrip("\ufeff")
         if self._comment:
             self._read_rest(line, self._end_of_comment(line, 0))
         elif not line.strip():
@@ -251,13 +253,13 @@ class _Reader:
         if word in RESULTS:
             game.ended, game.line = True, self._line
             return
-        if word not in NULL_MOVES and (number := NUMBER.match(word)):
+        if word.rstrip("!?") not in NULL_MOVES and (number := NUMBER.match(word)):
             rest = word[number.end() :]
             if number[2] or not rest or rest[0] not in "-/":
-                game.pending = int(number[1]), len(number[2] or "") > 1 or number[2] == "…"
+                game.pending = int(number[1]), (number[2] or ".") != "."
                 word = rest
-        elif ELLIPSIS.match(word) and game.pending:
-            game.pending, word = (game.pending[0], True), word.lstrip(".…")
+        elif ELLIPSIS.match(word):
+            game.pending, word = game.pending and (game.pending[0], True), word.lstrip(".…")
         move = MOVE.fullmatch(word)
         if move or word.rstrip("!?") in NULL_MOVES:
             self._move(move[1] if move else "--")
