@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board.fen import is_valid_fen, lenient_fen, parse_fen, position_key
+from rookworld_rlvr.board.fen import is_valid_fen, lenient_fen, parse_fen, position_key, read_fen
 
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
 CASTLING = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
@@ -120,3 +120,15 @@ def test_lenient_reader_gives_a_strict_fen_or_raises_value_error(text: str) -> N
         assert not is_valid_fen(text)
         return
     assert is_valid_fen(board.fen()) and (not is_valid_fen(text) or board == parse_fen(text))
+
+
+@pytest.mark.parametrize("counters", ["", " 0", " 0 1", " - -", "  0  1  "])
+def test_reader_of_data_adds_missing_counters(counters: str) -> None:
+    assert read_fen(f" 8/8/8/8/8/8/8/K1k5\tw -  -{counters}").fen() == "8/8/8/8/8/8/8/K1k5 w - - 0 1"
+    assert read_fen("8/8/8/8/8/8/8/K1k5 w - - 12 34").fen() == "8/8/8/8/8/8/8/K1k5 w - - 12 34"
+
+
+@pytest.mark.parametrize("text", ["", "8/8/8/8/8/8/8/K1k5 w -", "8/8/8/8/8/8/8/K1k5 w - - x", f"{AFTER_E4} 1"])
+def test_reader_of_data_refuses_what_is_ambiguous(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        read_fen(text)

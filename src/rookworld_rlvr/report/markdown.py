@@ -1,7 +1,6 @@
 """Text by others in a Markdown file, so that it is shown as it is and adds no markup, link or script."""
 
 import re
-import shlex
 
 # Characters that begin markup, wherever they stand; underlines only at the edge of a word.
 MARKUP = re.compile(r"[\\`*\[\]|~#$!]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -30,12 +29,3 @@ def code(text: str) -> str:
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"
-
-
-def command(words: str, *arguments: str) -> str:
-    """Return a shell command as inline code, with its arguments quoted where the shell needs it.
-
-    >>> command("rookworld play --model", "my model")
-    "`rookworld play --model 'my model'`"
-    """
-    return code(" ".join([words, *map(shlex.quote, arguments)]))

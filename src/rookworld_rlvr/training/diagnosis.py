@@ -11,6 +11,7 @@ from ..errors import UserError, first_line
 from ..files import replacing
 from ..model.batch import Batch, TokenBatch
 from ..objective import KLConfig
+from ..shell import command
 from ..stability.faults import FaultKind
 from .all_moves import MoveBatch
 from .state import StepContext, StepReport
@@ -95,7 +96,7 @@ def write_diagnosis(run_folder: Path, context: StepContext, report: StepReport, 
     ]
     if fault is not None:
         batch = _fault_file(run_folder, report)
-        lines.append(f"batch           {batch}; replay it: rookworld inspect {batch}")
+        lines.append(f"batch           {batch}; replay it: {command('inspect', batch)}")
     examples = [group.example for group in report.rollout.groups] or report.rollout.unscored
     lines += [f"prompt          {example.prompt}" for example in examples[:MOST_PROMPTS]]
     (run_folder / DIAGNOSIS).write_text("\n".join(lines) + "\n", encoding="utf-8")
