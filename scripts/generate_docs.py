@@ -55,6 +55,7 @@ line and exit code 2 before anything is written.
 | sweep over values | `bash train.sh -m kl.coef=0,0.01 steps=5` |
 | see all values without a run | `rookworld train objective=grpo --cfg job` |
 | resume a run | `bash train.sh resume=outputs/latest` |
+| a value with `=`, `(`, `#`, a comma, an umlaut | `bash train.sh "data.train='d/v=2/rows.txt'"` |
 """
 TRAINING_METRICS = """\
 # Metrics

@@ -19,6 +19,7 @@ from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.keys import is_tested
 from rookworld_rlvr.rewards import Rubric
+from rookworld_rlvr.shell import setting
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.run_files import CONFIG_FILE, SUMMARY, is_unfinished
 
@@ -146,9 +147,14 @@ class Member:
     def command(self) -> list[str]:
         """The command that resumes the newest run in its folder with that run's configuration, or starts a new run."""
         begun = [path.parent for path in self.folder.glob(f"*/*/{CONFIG_FILE}")]
-        given = [*self.overrides, f"seed={self.seed}", f"name={self.folder.parts[-2]}", f"output_root='{self.folder}'"]
+        given = [
+            *self.overrides,
+            f"seed={self.seed}",
+            f"name={self.folder.parts[-2]}",
+            setting("output_root", self.folder),
+        ]
         program = [sys.executable, "-m", "rookworld_rlvr", "train"]
-        return [*program, *([f"resume='{max(begun)}'"] if begun else given)]
+        return [*program, *([setting("resume", max(begun))] if begun else given)]
 
     @property
     def run(self) -> Path | None:

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from rookworld_rlvr.errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from rookworld_rlvr.model.device import Device, select_device
+from rookworld_rlvr.shell import setting, train_command
 
 from .data import load_data
 from .training import MODEL_FOLDER, Training, TrainingConfig
@@ -72,7 +73,8 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("tiny_model: interrupted; the same command resumes", file=sys.stderr)
         return INTERRUPTED
-    print(f"model: {folder / MODEL_FOLDER}; to train it further: bash train.sh model.path={folder / MODEL_FOLDER}")
+    model = folder / MODEL_FOLDER
+    print(f"model: {model}; to train it further: {train_command(setting('model.path', model))}")
     return DONE
 
 

@@ -18,12 +18,21 @@ INTERRUPTED = 130
 """Stopped by Ctrl-C or a signal; shells use the same code. A run has saved a checkpoint and can be resumed."""
 
 
+# In torch's errors about pickled files. They advise to load the file without this safeguard, or to report a defect.
+SAFEGUARD = ("weights_only", "Weights only")
+NOT_PLAIN = "a file that is damaged, or has more than tensors and plain values, which is not read since it may run code"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the error's type if the message is empty.
+
+    A message of torch about a pickled file is replaced, because it advises to switch off the safeguard.
 
     >>> first_line(ValueError("expected 1\\nand more")), first_line(KeyboardInterrupt())
     ('expected 1', 'KeyboardInterrupt')
     """
+    if any(word in str(error) for word in SAFEGUARD):
+        return NOT_PLAIN
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 

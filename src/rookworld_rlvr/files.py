@@ -1,20 +1,72 @@
 """Atomic writes of whole files, and append-only logs of which a crash can only truncate the last line."""
 
 import fcntl
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from .errors import UserError
+
+LFS_POINTER = "a Git LFS pointer in place of the file: `git lfs pull` in its repository fetches it"
+GZIP = b"\x1f\x8b"
+# First bytes of files that people take for text, and what they are.
+FOREIGN = {
+    b"version https://git-lfs.github.com/spec/": LFS_POINTER,
+    GZIP: "a file compressed by gzip: decompress it first",
+    b"\x28\xb5\x2f\xfd": "a file compressed by zstd: decompress it first",
+    b"BZh": "a file compressed by bzip2: decompress it first",
+    b"\xfd7zXZ": "a file compressed by xz: decompress it first",
+    b"PK\x03\x04": "a zip archive: unpack it first",
+    b"<!doctype html": "a web page in place of the file",
+    b"<html": "a web page in place of the file",
+}
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+# Enough for every beginning above.
+HEAD_BYTES = 64
 
 
 def asset(name: str) -> Path:
     """Return the path of a file or folder in `assets`, which ships with the package."""
     return Path(str(resources.files("rookworld_rlvr") / "assets" / name))
+
+
+def file_type(path: Path | str) -> str:
+    """Return the suffix of a path in small letters, as the type of its file.
+
+    >>> file_type("games/A.PGN"), file_type("games")
+    ('.pgn', '')
+    """
+    return Path(path).suffix.lower()
+
+
+def foreign_content(head: bytes) -> str:
+    """Say what a file is that begins with `head`, if it is a Git LFS pointer, compressed or a web page; else empty."""
+    begins = head.lstrip().lower()
+    return next((what for first, what in FOREIGN.items() if head.startswith(first) or begins.startswith(first)), "")
+
+
+def open_text(path: Path, *, wanted: str = "text", newline: str | None = None) -> TextIO:
+    """Open a text to read, in UTF-8 or, if it begins with the mark of UTF-16, in that.
+
+    Undecodable bytes become replacement characters, so that a reader can name the line that contains them. Raises
+    UserError for a file of `foreign_content`, OSError if it cannot be opened.
+    """
+    file = path.open("rb")
+    try:
+        # Without moving on, because a pipe cannot be read twice.
+        head = file.peek(HEAD_BYTES)[:HEAD_BYTES]
+        if foreign := foreign_content(head):
+            raise UserError(f"expected {wanted} in {path}, got {foreign}")
+    except BaseException:
+        file.close()
+        raise
+    encoding = "utf-16" if head.startswith(UTF_16) else "utf-8-sig"
+    return io.TextIOWrapper(file, encoding=encoding, errors="replace", newline=newline)
 
 
 def make_folder(folder: Path, option: str) -> None:

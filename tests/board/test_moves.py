@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookworld_rlvr.board.moves import is_legal_uci, is_uci
+from rookworld_rlvr.board.moves import is_legal_uci, is_uci, lenient_move
 
 ALL_UCI = [
     origin + target + promotion
@@ -69,3 +69,23 @@ def test_castling_has_one_legal_spelling() -> None:
 def test_string_is_legal_if_and_only_if_it_spells_a_legal_move(text: str) -> None:
     board = chess.Board(CASTLING)
     assert is_legal_uci(board, text) == (text in {move.uci() for move in board.legal_moves})
+
+
+PROMOTION = "8/4P1k1/8/8/8/8/6K1/8 w - - 0 1"
+
+
+@pytest.mark.parametrize(("fen", "text", "uci"), [
+    (PROMOTION, "e7e8Q", "e7e8q"), (PROMOTION, "E7E8=n", "e7e8n"), (chess.STARTING_FEN, "E2E4", "e2e4"),
+    (CASTLING, "e1h1", "e1g1"), (CASTLING, "e1a1", "e1c1"), (CASTLING.replace(" w ", " b "), "e8h8", "e8g8"),
+    (CASTLING, "e1g1", "e1g1"), ("4k3/8/8/8/8/8/8/4K2R w - - 0 1", "h1e1", ""), (CASTLING, "h1h8", "h1h8"),
+    (PROMOTION, "e7e8", ""), (PROMOTION, "e7e8k", ""), (chess.STARTING_FEN, "0000", ""), (CASTLING, "Q@e4", ""),
+    (chess.STARTING_FEN, "--", ""), (chess.STARTING_FEN, "e4", ""), (chess.STARTING_FEN, "", ""),
+    ("4k3/8/8/8/8/8/8/4K2R w - - 0 1", "e1h1", ""), (chess.STARTING_FEN, "e1h1", ""),
+])  # fmt: skip
+def test_lenient_move_is_the_legal_move_that_is_meant(fen: str, text: str, uci: str) -> None:
+    board = chess.Board(fen)
+    if uci:
+        assert lenient_move(board, text).uci() == uci and is_legal_uci(board, uci)
+    else:
+        with pytest.raises(ValueError, match="expected a legal move in"):
+            lenient_move(board, text)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -21,6 +22,9 @@ from rookworld_rlvr.app.data import main
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
 from rookworld_rlvr.board.moves import is_mate
 from rookworld_rlvr.generation import dataset
+from rookworld_rlvr.generation.dataset import _given_games
+from rookworld_rlvr.generation.sources import Source
+from rookworld_rlvr.generation.transitions import rows_from_positions
 from rookworld_rlvr.generation.workers import Game, Labelling, _labelled_game
 from rookworld_rlvr.stockfish.engine import Engine, EngineConfig, EngineUnusableError, find_engine
 from rookworld_rlvr.stockfish.move_evals import move_evals_lines, parse_move_evals
@@ -367,6 +371,22 @@ def test_policy_rows_hold_the_best_of_all_evaluated_legal_moves(tmp_path: Path) 
         assert list(answer.evals_pawns) == sorted(evals.evals_pawns.values(), reverse=True)[:5]
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())["policy"]
     assert card["rows_by_source"] == dict(sorted(Counter(evals.source for evals in labels).items()))
+
+
+def test_given_games_are_parted_at_null_moves(tmp_path: Path) -> None:
+    path = tmp_path / "GAMES.PGN"
+    path.write_text("1. e4 e5 2. Nf3 Nc6 3. Bc4 -- 4. d4 exd4 5. O-O d6 *\n")
+    first, second = _given_games([str(path)])
+    assert (len(first), len(second)) == (6, 5)
+    assert first[-1].split()[1] == "b" and second[0].split()[1] == "w"
+    assert all(chess.Board(fen).is_valid() for fen in (*first, *second))
+    rows = [row for part in (first, second) for row in rows_from_positions(part, random.Random(0), Source.given)]
+    assert any("A: " in row and "+e1g1+d2d4 e5d4 e1g1+" in row for row in rows)
+
+
+def test_positions_of_an_unknown_type_are_refused_with_all_types(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected a file of type \.pgn, \.fen, \.txt, \.epd, \.jsonl, \.csv, got"):
+        _given_games([str(tmp_path / "games.bin")])
 
 
 @needs_engine

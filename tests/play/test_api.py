@@ -57,6 +57,20 @@ def test_prediction_uses_the_last_move_or_the_given_move(api: PlayApi, tiny: Mov
     assert illegal["move"] == "e7e4" and illegal["true"] == response["true"]
 
 
+@pytest.mark.parametrize(("start", "moves", "fen"), [
+    ("6k1/5ppp/8/8/8/8/5PPP/3R2K1  w - - ", [], "6k1/5ppp/8/8/8/8/5PPP/3R2K1 w - - 0 1"),
+    ("8/4P1k1/8/8/8/8/6K1/8 w KQkq e3", ["e7e8Q"], "4Q3/6k1/8/8/8/8/6K1/8 b - - 0 1"),
+    ("r3k2r/8/8/8/8/8/8/R3K2R w kqKQ - - -", ["E1H1", "e8a8"], "2kr3r/8/8/8/8/8/8/R4RK1 w - - 2 2"),
+])  # fmt: skip
+def test_position_of_another_program_is_read(api: PlayApi, start: str, moves: list[str], fen: str) -> None:
+    assert api.position({"start": start, "moves": moves})["fen"] == fen
+
+
+def test_prediction_of_a_move_in_capitals_is_of_the_legal_move(api: PlayApi) -> None:
+    assert api.predict_board({"move": "E2E4"})["move"] == "e2e4"
+    assert api.predict_board({"move": "E2E5"})["move"] == "E2E5"
+
+
 def test_answer_has_no_move_after_end_of_game(api: PlayApi) -> None:
     assert api.answer({"moves": ["f2f3", "e7e5", "g2g4", "d8h4"]})["move"] == ""
 

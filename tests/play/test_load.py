@@ -33,6 +33,11 @@ def test_an_impossible_position_is_not_played(fen: str) -> None:
         load().play(fen)
 
 
+def test_a_position_of_another_program_is_played() -> None:
+    play = load().play
+    assert play("6k1/5ppp/8/8/8/8/5PPP/R5K1  w KQ e3 ").move == play(MATE_IN_ONE).move
+
+
 def test_loading_a_missing_model_is_refused() -> None:
     with pytest.raises(UserError):
         load("/nope/model")

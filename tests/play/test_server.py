@@ -8,6 +8,8 @@ import string
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -140,6 +142,116 @@ def test_stalled_client_is_disconnected_after_timeout(server: Server, monkeypatc
         connection.sendall(b"POST /api/position HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
         while connection.recv(4096):
             pass
+
+
+@pytest.fixture
+def small_server(api: PlayApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Yield a server with four connections at a time and a time limit of half a second."""
+    monkeypatch.setattr(module._Handler, "timeout", 0.5)
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 4)
+    with Server("127.0.0.1", 0, api) as opened:
+        thread = threading.Thread(target=opened.serve_forever, daemon=True)
+        thread.start()
+        yield opened
+        opened.shutdown()
+        thread.join()
+
+
+HEAD = b"POST /api/models HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [HEAD + 100 * b" ", b"GET /" + 200 * b"x", HEAD[:-2] + 100 * b"x: y\r\n"])
+def test_client_that_drips_its_request_is_disconnected_after_the_time_limit(small_server: Server, sent: bytes) -> None:
+    started = time.monotonic()
+    with socket.create_connection(small_server.server_address[:2], timeout=30) as connection:
+        connection.sendall(sent[:-100])
+        # The pauses are far below the limit, which is for the request as a whole.
+        with pytest.raises(OSError):
+            for byte in sent[-100:]:
+                connection.sendall(bytes([byte]))
+                time.sleep(0.05)
+    assert time.monotonic() - started < 3
+
+
+def test_client_that_sends_several_requests_has_the_time_limit_for_each(small_server: Server) -> None:
+    connection = http.client.HTTPConnection(*small_server.server_address[:2], timeout=60)
+    for _ in range(4):
+        connection.request("POST", "/api/models", "{}", JSON)
+        assert connection.getresponse().read()
+        time.sleep(0.3)
+    connection.close()
+
+
+def test_connections_above_the_limit_wait_for_stalled_ones_to_end(small_server: Server) -> None:
+    before = threading.active_count()
+    stalled = [socket.create_connection(small_server.server_address[:2], timeout=30) for _ in range(12)]
+    time.sleep(0.2)
+    assert threading.active_count() - before <= 4
+    assert call(small_server, "POST", "/api/models", "{}", JSON)[0] == 200
+    for connection in stalled:
+        connection.close()
+
+
+def test_connections_that_are_kept_open_make_room_for_others(small_server: Server) -> None:
+    address, ended = small_server.server_address[:2], threading.Event()
+
+    def stay() -> None:
+        connection = http.client.HTTPConnection(*address, timeout=60)
+        while not ended.is_set():
+            connection.request("POST", "/api/models", "{}", JSON)
+            connection.getresponse().read()
+            time.sleep(0.05)
+        connection.close()
+
+    clients = [threading.Thread(target=stay) for _ in range(4)]
+    for client in clients:
+        client.start()
+    time.sleep(0.2)
+    started = time.monotonic()
+    assert call(small_server, "POST", "/api/models", "{}", JSON)[0] == 200
+    assert time.monotonic() - started < 5
+    ended.set()
+    for client in clients:
+        client.join()
+
+
+def test_hundred_clients_at_once_are_all_answered(api: PlayApi) -> None:
+    with Server("127.0.0.1", 0, api) as opened:
+        start, statuses = threading.Barrier(101), []
+
+        def ask() -> None:
+            start.wait()
+            statuses.append(call(opened, "POST", "/api/models", "{}", JSON)[0])
+
+        clients = [threading.Thread(target=ask) for _ in range(100)]
+        for client in clients:
+            client.start()
+        # All of them connect before the server begins.
+        start.wait()
+        time.sleep(0.3)
+        serving = threading.Thread(target=opened.serve_forever, daemon=True)
+        serving.start()
+        for client in clients:
+            client.join()
+        opened.shutdown()
+        serving.join()
+    assert statuses == 100 * [200]
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_page_is_served_on_an_address_of_ip_version_6(api: PlayApi, host: str) -> None:
+    try:
+        opened = Server(host, 0, api)
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    with opened:
+        thread = threading.Thread(target=opened.serve_forever, daemon=True)
+        thread.start()
+        assert opened.address == f"http://[::1]:{opened.server_port}/" and opened.is_private
+        for name, status in (("[::1]:80", 200), ("[::1]", 200), ("localhost", 200), ("evil.example", 403)):
+            assert call(opened, "POST", "/api/models", "{}", JSON | {"Host": name})[0] == status
+        opened.shutdown()
+        thread.join()
 
 
 def test_play_command_prints_address_and_serves_until_interrupted() -> None:

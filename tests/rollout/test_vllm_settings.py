@@ -5,10 +5,14 @@ import json
 import math
 import pickle
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,8 +22,10 @@ from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.model.world import World
+from rookworld_rlvr.rollout import vllm_server
 from rookworld_rlvr.rollout.generator import GeneratorConfig, GeneratorError, room_for, until_end
 from rookworld_rlvr.rollout.vllm_config import VLLMConfig, engine_arguments
+from rookworld_rlvr.rollout.vllm_engine import Engine
 from rookworld_rlvr.rollout.vllm_serve import _parser, arguments, main
 from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
 from rookworld_rlvr.rollout.vllm_weights import expected_weights, require_weights
@@ -60,9 +66,12 @@ class ScriptedServer(BaseHTTPRequestHandler):
 
     completions: ClassVar[Any] = None
     weights: ClassVar[str] = ""
+    positions: ClassVar[Any] = 64
+    raw: ClassVar[list[bytes]] = []
+    """Parts of an answer that is sent as it is, with a pause after each; empty for an ordinary answer."""
 
     def do_GET(self) -> None:
-        self._answer({"dtype": "torch.float32", "positions": 64})
+        self._answer({"dtype": "torch.float32", "positions": ScriptedServer.positions})
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -70,6 +79,12 @@ class ScriptedServer(BaseHTTPRequestHandler):
         self._answer({**own, "completions": ScriptedServer.completions})
 
     def _answer(self, content: Any) -> None:
+        if ScriptedServer.raw:
+            with suppress(OSError):
+                for part in ScriptedServer.raw:
+                    self.wfile.write(part)
+                    time.sleep(0.05)
+            return
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(content).encode())
@@ -87,6 +102,7 @@ def scripted(policy: Policy) -> Iterator[VLLMServerGenerator]:
         vllm = VLLMConfig(url=f"http://127.0.0.1:{listening.server_port}")
         config = GeneratorConfig(max_new_tokens=3, vllm=vllm)
         yield VLLMServerGenerator(policy.model, config, eos_id=EOS, dtype=torch.float32, world=World())
+        ScriptedServer.raw, ScriptedServer.positions = [], 64
         listening.shutdown()
 
 
@@ -120,6 +136,51 @@ def test_impossible_completions_of_a_server_are_an_error(
     ScriptedServer.completions = completions
     with pytest.raises(GeneratorError, match=expected):
         scripted.generate([(1, 2)], group_size=2, temperature=1.0, seeds=[0])
+
+
+REFUSED = b"HTTP/1.0 500 Oops\r\nContent-Length: 99\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ([b"HTTP/1.0 200 OK\r\n\r\n", *(100 * [b" "])], "generate, got: timed out"),
+        ([REFUSED + b"out of \x1b]52;c;cHduZWQ=\x07memory\n\nnow"], "generate, got 500: out of \ufffd.*memory now"),
+        ([REFUSED, *(100 * [b" "])], "generate, got 500: TimeoutError while its reason was read"),
+        ([b"\x1b]52;c;cHduZWQ=\x07\r\n\r\n"], "generate, got: \ufffd.*52;c"),
+        ([b"HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\n{"], "generate, got: Expecting property name"),
+        ([b"HTTP/1.0 200 OK\r\n\r\n" + 5000 * b"1"], "generate, got: Exceeds the limit"),
+        ([b"HTTP/1.0 200 OK\r\n\r\n" + 100_000 * b"["], "generate, got: "),
+        ([b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n"], "generate, got 302: "),
+    ],
+    ids=["drips", "control", "refusal drips", "no http", "cut off", "integer", "nested", "redirect"],
+)
+def test_unreadable_answer_of_a_server_is_an_error_of_one_line(
+    scripted: VLLMServerGenerator, raw: list[bytes], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_server, "TIMEOUT_S", 0.3)
+    ScriptedServer.raw = raw
+    started = time.monotonic()
+    with pytest.raises(GeneratorError, match=expected) as failure:
+        scripted.generate([(1, 2)], group_size=2, temperature=1.0, seeds=[0])
+    assert str(failure.value).isprintable() and time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("positions", [0, -1, True, None, "64", 64.0])
+def test_server_without_positions_is_refused(scripted: VLLMServerGenerator, positions: Any) -> None:
+    ScriptedServer.positions = positions
+    with pytest.raises(GeneratorError, match=r"expected a server with torch\.float32, got"):
+        scripted._check_server()
+
+
+@pytest.mark.parametrize("logprobs", [None, [], [{}], [{5: SimpleNamespace(logprob=-1.0)}]])
+def test_answer_of_an_engine_without_logprobs_is_an_error(logprobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = SimpleNamespace(token_ids=[3], logprobs=logprobs)
+    engine = Engine.__new__(Engine)
+    engine.llm = SimpleNamespace(generate=lambda *_, **__: [SimpleNamespace(outputs=[output])])
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
+    with pytest.raises(GeneratorError, match="vllm: expected an answer of the engine, got"):
+        engine.sample([(1,)], [{"n": 1}])
 
 
 def test_completions_of_a_server_count_only_with_the_trainers_weights(scripted: VLLMServerGenerator) -> None:

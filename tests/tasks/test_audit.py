@@ -74,6 +74,31 @@ def test_rows_malformations_and_duplicates_are_counted(write: Writer) -> None:
     assert "  row 4: bad_prompt: hello" in report.lines()
 
 
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (white("0.5 -0.1", "-"), "bad_move: -"),
+        (white("0.5 x", "e2e3"), "bad_eval: x"),
+        (white("0.5 -0.1", "e2e3 e2e4"), "extra_text: e2e4"),
+        (white("0.5", "e2e3"), "unaligned_evals: 2 moves, 1 evals"),
+        (f"P: {WHITE}  M: e2e3 B: e2e3", "missing_field: E"),
+        (f"A: {WHITE}+e2e3+e2e3+{BLACK}+0.001+0+2", "bad_flag: 2"),
+        ("P: 8/8/8/4k3/8/8/4P3/4K3 w - -", "bad_prompt: expected a FEN of six fields with one blank between"),
+        ("P: 8/8/8/8/8/8/8/8 w - - 0 1", "bad_prompt: impossible position: no white king"),
+    ],
+)
+def test_malformed_row_is_shown_with_the_offending_word(row: str, told: str, write: Writer) -> None:
+    report = audit(write(white("0.5 -0.1", "e2e3"), row))
+    [line] = report.malformed_rows
+    assert line.startswith(f"  row 2: {told}") and " ".join(row.split())[:60] in line
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "P: x", ', "[1, 2]", "chess"])
+def test_line_that_is_no_json_object_is_shown_as_it_stands(line: str, write: Writer) -> None:
+    report = audit(write(f'{{"fen": "{WHITE}"}}', line, name="rows.jsonl"))
+    assert report.malformed_rows == [f"  row 2: bad_row: no JSON object: {line.strip()}"]
+
+
 def test_at_most_three_malformed_rows_are_shown_per_reason(write: Writer) -> None:
     report = audit(write(white("0.5 -0.1", "e2e3"), *(f"hello {number} {'x' * 200}" for number in range(5))))
     assert report.malformed.total() == 5 and len(report.malformed_rows) == 3

@@ -107,6 +107,7 @@ def test_rows_left_out_of_a_source_are_counted_by_reason(tmp_path: Path) -> None
     rows_line, bad, barred = load_data(config, seed=0).notes
     assert rows_line == f"data: 10 of policy, 0 of environment from {rows}; 1 held-out rows from {held_out}"
     assert bad.startswith(f"{rows}: 3 of 14 rows are malformed and were left out (bad_")
+    assert "; the first: row 12: expected a FEN of six fields" in bad
     assert bad.endswith(f"rookworld data audit {rows} shows them")
     assert "of 11 rows have positions that are held out or excluded, and are not trained on" in barred
     assert len(load_data(DataConfig(), seed=0).notes) == 1

@@ -125,3 +125,19 @@ def test_automatic_precision_is_fp32_where_torch_may_not_use_bf16_instructions()
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "fp32\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_git_lfs_pointer_in_a_model_folder_is_named(name: str, small_model: Path, tmp_path: Path) -> None:
+    for file in small_model.iterdir():
+        if file.name != name:
+            (tmp_path / file.name).symlink_to(file)
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1234\n")
+    with pytest.raises(UserError, match=f"expected a model, got .*{name}: a Git LFS pointer .*git lfs pull"):
+        load_policy(ModelConfig(path=str(tmp_path)), torch.device("cpu"), Precision.fp32)
+
+
+def test_folder_of_a_run_is_named_with_its_models(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match=f"a run's folder, whose models are in {tmp_path / 'checkpoints'}"):
+        load_policy(ModelConfig(path=str(tmp_path)), torch.device("cpu"), Precision.fp32)

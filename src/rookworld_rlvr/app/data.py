@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import BAD_INPUT, DONE, INTERRUPTED, ScorerError, UserError
-from ..files import write_lines
+from ..files import file_type, write_lines
 from ..generation import CARD_FILE, GENERATED, Request, generate, positions_with_moves, write_move_evals
 from ..progress import progress
 from ..stockfish.engine import MAX_TIMEOUT_S, EngineConfig
@@ -122,7 +122,7 @@ def _timeout(text: str) -> int:
 
 def _gz(text: str) -> Path:
     path = Path(text)
-    if path.suffix != ".gz" or path.is_dir() or not path.parent.is_dir():
+    if file_type(path) != ".gz" or path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"expected a .gz file in a folder that exists, got {text!r}")
     return path
 
@@ -155,14 +155,14 @@ def _check_copy(source: str, copy: Path) -> None:
 
     The rows of positions, such as those of a PGN file, are written as JSON lines.
     """
-    suffix = Path(source).suffix if Path(source).is_file() else ".jsonl"
+    suffix = file_type(source) if Path(source).is_file() else ".jsonl"
     suffix = ".jsonl" if suffix in POSITION_FILES else suffix
     same = copy.exists() and Path(source).exists() and copy.samefile(source)
     if same or copy.resolve() == Path(source).resolve():
         raise UserError(f"expected --fix to name another file than {source}, got {copy}")
     if copy.is_dir() or not copy.parent.is_dir() or not os.access(copy.parent, os.W_OK):
         raise UserError(f"expected --fix to name a file in a folder that can be written to, got {copy}")
-    if copy.suffix != suffix:
+    if file_type(copy) != suffix:
         raise UserError(
             f"expected --fix to name a {suffix} file, which the rows of {source} are written to, got {copy}"
         )

@@ -22,6 +22,7 @@ from ..model.policy import Policy
 from ..model.weights import checksum
 from ..progress import progress
 from ..provenance import software
+from ..shell import command
 from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
 from .arguments import warn_of_unfinished
@@ -88,7 +89,8 @@ def _print(suites: Sequence[Suite], results: Mapping[str, Any], output: Path | N
         print_lines(console, f"{suite.name}: {len(suite.items)} rows{facts}")
     for table in evaluation_tables({key: row for result in results.values() for key, row in result["table"].items()}):
         console.print(table)
-    print_lines(console, f"result: {output}; failures: rookworld rollouts {output} --failed" if output else NOT_KEPT)
+    failures = f"failures: {command('rollouts', output, '--failed')}"
+    print_lines(console, f"result: {output}; {failures}" if output else NOT_KEPT)
 
 
 def _require_ours(output: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..errors import DONE
 from ..report.export import export
+from ..shell import shell_word
 from .arguments import OneLineParser, warn_of_unfinished
 
 
@@ -14,7 +15,7 @@ def main(argv: list[str]) -> int:
     warn_of_unfinished(given.run)
     files = export(given.run, given.to, checkpoint=given.checkpoint)
     print(f"{len(files)} files: {given.to}; its card: {given.to / 'README.md'}")
-    print(f"to send it: hf upload USER/NAME {given.to}")
+    print(f"to send it: hf upload USER/NAME {shell_word(str(given.to))}")
     return DONE
 
 

@@ -34,6 +34,7 @@ from ..rewards import ScorerError
 from ..rollout.generator import GeneratorError
 from .arguments import conf_folder, groups
 from .old_names import refuse_old_names
+from .quotes import require_quotes
 
 EXIT_CODES: dict[type[Exception], int] = {
     UserError: BAD_INPUT,
@@ -74,8 +75,10 @@ def run_command(name: str, schema: type, argv: list[str], task: Callable[[Any, D
     Returns the exit code, which is the result of `task` (None counts as 0); for a sweep, the highest of its members. An
     interrupted member ends the sweep.
     """
+    given = [argument for argument in argv if "=" in argument and not argument.startswith("-")]
     try:
-        refuse_old_names(name, [argument for argument in argv if "=" in argument and not argument.startswith("-")])
+        refuse_old_names(name, given)
+        require_quotes(given, sweep=any(flag in argv for flag in MULTIRUN_FLAGS))
     except UserError as error:
         return _complain(error)
     store_schema(name, schema)

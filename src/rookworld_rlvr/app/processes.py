@@ -2,12 +2,10 @@
 
 import logging
 import os
-import shutil
 import sys
 import uuid
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import torch
 
@@ -117,11 +115,3 @@ def _ranks(device: torch.device) -> World:
 def threads_of_a_rank(world: World) -> int:
     """Return the number of CPU threads for each process of this machine. A single process gets 0: torch chooses."""
     return 0 if world.local_size == 1 else max(1, len(os.sched_getaffinity(0)) // world.local_size)
-
-
-def rookworld() -> str:
-    """Return the command as a user can type it: `rookworld` if it is on the PATH, else this Python's script."""
-    script = Path(sys.executable).with_name("rookworld")
-    if shutil.which("rookworld") or not script.is_file():
-        return "rookworld"
-    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ..errors import DONE, UserError
-from ..files import check_output_file, write_text
+from ..files import check_output_file, file_type, write_text
 from ..report.learning_curve import learning_curve_svg
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
@@ -35,7 +35,7 @@ def _report(folders: list[Path], output: Path | None) -> None:
     runs = [read_run(folder) for folder in folders]
     path = output or folders[0] / REPORT
     check_output_file(path, "report: --output")
-    page = learning_curve_svg(runs) if path.suffix == ".svg" else render(runs)
+    page = learning_curve_svg(runs) if file_type(path) == ".svg" else render(runs)
     if not page:
         wanted = "runs with a learning curve (evaluation.curve_every above 0), of some common steps"
         raise UserError(f"report: expected {wanted}")

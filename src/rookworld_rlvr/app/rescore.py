@@ -14,6 +14,7 @@ from ..errors import UserError, prefixed
 from ..report.terminal import printable
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.score import ScoreRequest
+from ..shell import setting
 from ..tasks import all_tasks
 from ..tasks.types import LabelError, PromptError
 from ..training.config import RunConfig
@@ -44,8 +45,7 @@ class Rescored:
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code. Raises UserError for invalid arguments."""
     given = _parser().parse_args(argv)
-    quoted = str(given.run).replace("\\", "\\\\").replace("'", "\\'")
-    return run_command(NAME, RunConfig, [f"resume='{quoted}'", *given.overrides], _rescore)
+    return run_command(NAME, RunConfig, [setting("resume", given.run), *given.overrides], _rescore)
 
 
 def _parser() -> OneLineParser:

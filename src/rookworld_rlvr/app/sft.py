@@ -8,6 +8,7 @@ from ..errors import UserError, prefixed
 from ..files import make_folder
 from ..model.device import select_device
 from ..model.loading import ModelConfig, load_policy
+from ..shell import command, setting
 from ..tasks.corpus import exclude_positions, read_corpus
 from ..tasks.types import Example
 from ..training.data import held_out_positions, positions_of
@@ -44,7 +45,7 @@ def _sft(config: SFTRunConfig, _raw: DictConfig) -> None:
     for metrics in training.run(examples, folder):
         step, loss, lr = metrics["step"], metrics["loss"], metrics["lr"]
         print_lines(console, f"step {step:.0f}/{config.steps}  loss {loss:.4f}  lr {lr:.1e}")
-    print_lines(console, f"model: {folder}; to evaluate it: rookworld evaluate model.path={folder}")
+    print_lines(console, f"model: {folder}; to evaluate it: {command('evaluate', setting('model.path', folder))}")
 
 
 def load_examples(config: SFTRunConfig) -> list[Example]:

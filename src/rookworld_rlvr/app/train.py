@@ -19,6 +19,7 @@ from ..report.page import REPORT, render
 from ..report.run_record import read_run
 from ..report.summary import summarise_run
 from ..report.terminal import printable
+from ..shell import command, setting, train_command
 from ..training.checkpoint import checkpoint_folder, checkpoint_step, find_run
 from ..training.config import RunConfig
 from ..training.run import Run
@@ -27,7 +28,7 @@ from ..training.trainer import train
 from .arguments import conf_folder
 from .build import build_run, make_console, print_lines
 from .hydra_command import overrides, run_command, sweep_member, to_dataclass
-from .processes import require_processes, rookworld, run_or_start
+from .processes import require_processes, run_or_start
 from .tables import Member, gain_table, seeds_table, sweep_table
 
 NAME = "train"
@@ -81,8 +82,8 @@ def _show_sweep(members: Sequence[Member]) -> None:
         seeds = seeds_table([member.summary for member in members])
         if seeds.row_count:
             console.print(seeds)
-    folders = " ".join(str(member.folder) for member in members)
-    print_lines(console, f"to compare them on one page: {rookworld()} report {folders} --output report.html")
+    compare = command("report", *(member.folder for member in members), "--output", "report.html")
+    print_lines(console, f"to compare them on one page: {compare}")
 
 
 def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
@@ -96,8 +97,8 @@ def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
 def _next(folder: Path, summary: Mapping[str, Any]) -> str:
     """Return a line with the command that a user would type next."""
     if summary["stopped"] == INTERRUPTED:
-        return f"to resume: bash train.sh resume={folder}"
-    return f"to play against it: {rookworld()} play --model {checkpoint_folder(folder, summary['steps'])}"
+        return f"to resume: {train_command(setting('resume', folder))}"
+    return f"to play against it: {command('play', '--model', checkpoint_folder(folder, summary['steps']))}"
 
 
 def _finished(config: RunConfig, given: Sequence[str]) -> str:

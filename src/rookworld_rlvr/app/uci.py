@@ -1,10 +1,12 @@
 """`rookworld uci [--model FOLDER]`: run the model as a UCI engine, which chess programs can use."""
 
 import argparse
+import os
 import sys
+from io import TextIOWrapper
 
 from ..errors import DONE
-from ..play.introduction import introduction
+from ..play.introduction import introduction, without_mark
 from .arguments import OneLineParser
 
 
@@ -17,9 +19,10 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of sampling at a temperature above 0")
     given = parser.parse_args(argv)
+    tolerate_bytes()
     # A chess program waits about ten seconds for the introduction. Importing torch may take as long, so it comes later.
     line = sys.stdin.readline()
-    introduced = line.split() == ["uci"]
+    introduced = without_mark(line).split() == ["uci"]
     if introduced:
         say("\n".join(introduction(given.model)))
     serve(given, "" if introduced else line)
@@ -41,6 +44,21 @@ def serve(given: argparse.Namespace, line: str) -> None:
     session.receive("quit")
 
 
+def tolerate_bytes() -> None:
+    """Let no byte end the session: read and write one that is not in the terminal's encoding by a substitute.
+
+    A path may come in the encoding of another machine, and Python decodes a whole block of lines at once.
+    """
+    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace")):
+        # A test or another program may have put a stream of its own in their places.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
 def say(line: str) -> None:
-    """Print a line and flush it, because a chess program waits for it."""
-    print(line, flush=True)
+    """Print a line and flush it, because a chess program waits for it. Once the program has gone, print nothing."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        # Python would try to write the rest of its buffer at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

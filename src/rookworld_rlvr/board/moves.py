@@ -35,6 +35,27 @@ def is_legal_uci(board: chess.Board, uci: str) -> bool:
     return board.is_legal(move) and board.uci(move) == uci
 
 
+def lenient_move(board: chess.Board, text: str) -> chess.Move:
+    """Return the legal move that another program or a person wrote; a model's own text gets `is_legal_uci`.
+
+    Capitals, `=` before the promotion, and castling as the king's move onto its rook do not matter. A null move is
+    refused. Raises ValueError.
+
+    >>> board = chess.Board("4k3/P7/8/8/8/8/8/4K2R w K - 0 1")
+    >>> lenient_move(board, "a7a8=Q").uci(), lenient_move(board, "e1h1").uci()
+    ('a7a8q', 'e1g1')
+    """
+    uci = text.lower().replace("=", "")
+    try:
+        # `is_uci` refuses what python-chess also reads: null moves and drops.
+        move = board.parse_uci(uci) if is_uci(uci) else None
+    except ValueError:
+        move = None
+    if move is None:
+        raise ValueError(f"expected a legal move in {board.fen()}, got {text[:10]!r}")
+    return move
+
+
 def is_mate(board: chess.Board, uci: str) -> bool:
     """Return True if a move is legal and mates.
 

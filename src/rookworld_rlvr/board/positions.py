@@ -7,36 +7,35 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, cast
 
 import chess
-import chess.pgn
 
-from .fen import is_valid_fen, parse_fen, rule_violations
+from ..files import file_type, open_text
+from .fen import is_valid_fen, read_fen, rule_violations
+from .pgn import PgnGame, read_pgn
 from .puzzles import read_puzzles
 
-PUZZLE_FILE = ".csv"
+PUZZLE_FILE, GAMES_FILE = ".csv", ".pgn"
 
 
 def positions_from_file(path: Path | str) -> Iterator[str]:
     """Yield the FENs of a file of lines: FEN in `.fen` and `.txt`, EPD in `.epd`, objects with `fen` in `.jsonl`.
 
-    A `.csv` file has Lichess's puzzles, of which the positions in which the solver begins are taken. Each FEN is as
-    python-chess prints it. Blank lines are skipped; a file without other lines yields nothing. Raises
-    ValueError for another suffix and, naming file and line, for a line without a valid position; OSError if the file
-    cannot be read.
+    The suffix may have capitals, and a FEN may lack its counters (see `read_fen`). A `.csv` file has Lichess's puzzles,
+    of which the positions in which the solver begins are taken. Each FEN is as python-chess prints it. Blank lines are
+    skipped; a file without other lines yields nothing. Raises ValueError for another suffix and, naming file and line,
+    for a line without a valid position; OSError if the file cannot be read.
     """
     path = Path(path)
-    if path.suffix == PUZZLE_FILE:
+    if file_type(path) == PUZZLE_FILE:
         return (puzzle.fen for puzzle in read_puzzles(path))
-    if path.suffix not in _LINE_READERS:
-        raise ValueError(f"expected a file of type {', '.join((*_LINE_READERS, PUZZLE_FILE))}, got {path}")
-    return _positions_by_line(path, _LINE_READERS[path.suffix])
+    if file_type(path) not in _LINE_READERS:
+        raise ValueError(f"expected a file of type {', '.join(POSITION_TYPES)}, got {path}")
+    return _positions_by_line(path, _LINE_READERS[file_type(path)])
 
 
 def _positions_by_line(path: Path, read: Callable[[str], chess.Board]) -> Iterator[str]:
-    # Undecodable bytes become replacement characters, so that the error names the line that contains them.
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+    with open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield _read_line(line.strip(), read, f"{path}:{number}").fen()
@@ -68,122 +67,67 @@ def _json_board(text: str) -> chess.Board:
         raise ValueError(f"{wanted}: {error}") from error
     if not isinstance(row, dict) or not isinstance(row.get("fen"), str):
         raise ValueError(wanted)
-    return parse_fen(row["fen"])
+    return read_fen(row["fen"])
 
 
 _LINE_READERS: dict[str, Callable[[str], chess.Board]] = {
-    ".fen": parse_fen,
-    ".txt": parse_fen,
+    ".fen": read_fen,
+    ".txt": read_fen,
     ".epd": _epd_board,
     ".jsonl": _json_board,
 }
 
 
+POSITION_TYPES = (*_LINE_READERS, PUZZLE_FILE)
+
+
 def positions_from_pgn(path: Path | str) -> Iterator[str]:
     """Yield the FEN of every position in the main line of every game, except those in which the game is over.
 
-    A file without a game yields nothing. Raises ValueError, naming file and line, for an illegal move, for text that
-    is not a game and for a game that is not standard chess; OSError if the file cannot be read.
+    A null move passes the turn. A file without a game yields nothing. Raises ValueError, naming game, file and line, as
+    `read_pgn` does; OSError if the file cannot be read.
     """
     for game in games_from_pgn(path):
-        yield from _main_line(game)
+        yield from (board.fen() for board in game.boards() if board.outcome(claim_draw=False) is None)
 
 
-def games_from_pgn(path: Path | str) -> Iterator[chess.pgn.Game]:
+def games_from_pgn(path: Path | str) -> Iterator[PgnGame]:
     """Yield the games of a file, each of standard chess. Raises as `positions_from_pgn` does."""
-    yield from (game for game, _, _ in _read_games(Path(path)))
+    with open_text(Path(path)) as lines:
+        yield from read_pgn(lines, str(path))
 
 
 @dataclass(frozen=True, slots=True)
 class PgnCounts:
-    """Number of games in a PGN file, and the games that stop without a result."""
+    """Number of games in a PGN file, and the games of which a reader should be told something."""
 
     games: int
     without_result: tuple[tuple[int, int], ...]
     """Number of the game, from 1, and the line at which it stops. A file that was cut off ends with such a game."""
+    with_null_moves: tuple[tuple[int, int], ...] = ()
+    """Number of the game and the line of its first null move."""
 
     def warnings(self) -> list[str]:
-        """Return a line about each game that stops without a result."""
-        return [
+        """Return a line about each game that stops without a result, and one about all with null moves."""
+        lines = [
             f"Game {number} has no result: it stops at line {line}, and the file may be cut off there"
             for number, line in self.without_result
         ]
+        if self.with_null_moves:
+            number, line = self.with_null_moves[0]
+            count = len(self.with_null_moves)
+            games = f"{count} game{'s have' if count > 1 else ' has'} null moves"
+            lines.append(f"{games}, the first at line {line} in game {number}: the turn passes, and the game goes on")
+        return lines
 
 
 def count_games(path: Path | str) -> PgnCounts:
     """Count the games of a PGN file. Raises as `positions_from_pgn` does."""
-    games, without_result = 0, []
-    for games, (_, line, has_result) in enumerate(_read_games(Path(path)), start=1):
-        if not has_result:
-            without_result.append((games, line))
-    return PgnCounts(games, tuple(without_result))
-
-
-def _read_games(path: Path) -> Iterator[tuple[chess.pgn.Game, int, bool]]:
-    """Yield each game, the last line that was read for it, and whether it ends with a result (`*` counts as one)."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        text = _NumberedText(file)
-        game, has_result = _read_game(text, path)
-        while game:
-            _check_game(game, f"{path}:{text.lines_read}")
-            yield game, text.lines_read, has_result
-            game, has_result = _read_game(text, path)
-
-
-def _read_game(text: "_NumberedText", path: Path) -> tuple[chess.pgn.Game | None, bool]:
-    builder = _NumberedGameBuilder(text, path)
-    return chess.pgn.read_game(cast(TextIO, text), Visitor=lambda: builder), builder.has_result
-
-
-class _NumberedText:
-    """Text file that counts the lines read from it. `chess.pgn.read_game` needs no other method of a file."""
-
-    def __init__(self, text: TextIO) -> None:
-        self._text = text
-        self.lines_read = 0
-
-    def readline(self) -> str:
-        line = self._text.readline()
-        self.lines_read += bool(line)
-        return line
-
-
-class StrictGameBuilder(chess.pgn.GameBuilder[chess.pgn.Game]):
-    """Game builder that raises an error that python-chess would only record, keeping the moves before it."""
-
-    def handle_error(self, error: Exception) -> None:
-        raise ValueError(f"expected a game of legal moves, got {error}") from error
-
-
-class _NumberedGameBuilder(StrictGameBuilder):
-    """Strict game builder that names the line of an error and knows whether the game has a result."""
-
-    def __init__(self, text: _NumberedText, path: Path) -> None:
-        super().__init__()
-        self._text, self._path = text, path
-        self.has_result = False
-
-    def visit_result(self, result: str) -> None:
-        self.has_result = True
-        super().visit_result(result)
-
-    def handle_error(self, error: Exception) -> None:
-        where = f"{self._path}:{self._text.lines_read}"
-        raise ValueError(f"expected a game of legal moves, got {error}, {where}") from error
-
-
-def _check_game(game: chess.pgn.Game, where: str) -> None:
-    if game.headers.variant() is not chess.Board or game.headers.is_chess960() or not game.board().is_valid():
-        raise ValueError(f"expected standard chess from a valid position, got {dict(game.headers)}, {where}")
-    # python-chess skips what it cannot read, so it reads any text at all as a game without tags and moves.
-    if game.next() is None and game.headers == chess.pgn.Game().headers:
-        raise ValueError(f"expected a PGN game, got neither tags nor moves, {where}")
-
-
-def _main_line(game: chess.pgn.Game) -> Iterator[str]:
-    board = game.board()
-    for move in [*game.mainline_moves(), None]:
-        if board.outcome(claim_draw=False) is None:
-            yield board.fen()
-        if move:
-            board.push(move)
+    number, without_result, null_moves = 0, [], []
+    for game in games_from_pgn(path):
+        number = game.number
+        if not game.has_result:
+            without_result.append((number, game.line))
+        if game.null_move_line:
+            null_moves.append((number, game.null_move_line))
+    return PgnCounts(number, tuple(without_result), tuple(null_moves))

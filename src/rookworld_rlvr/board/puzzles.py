@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .fen import require_valid_fen
+from ..files import open_text
+from .fen import read_fen, require_possible
 from .moves import is_legal_uci
 
 COLUMNS = ("PuzzleId", "FEN", "Moves", "Rating")
@@ -40,8 +41,7 @@ def read_puzzles(path: Path | str) -> Iterator[Puzzle]:
     OSError if the file cannot be read.
     """
     path = Path(path)
-    # Undecodable bytes become replacement characters, so that the error names the line that contains them.
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as text:
+    with open_text(path, wanted="a CSV file, not compressed,", newline="") as text:
         rows = csv.DictReader(text)
         try:
             if not set(COLUMNS) <= set(rows.fieldnames or ()):
@@ -56,7 +56,7 @@ def read_puzzles(path: Path | str) -> Iterator[Puzzle]:
 def _puzzle(row: Mapping[str, str | None], where: str) -> Puzzle:
     name, fen, line, rating = (row[column] or "" for column in COLUMNS)
     try:
-        board, moves = require_valid_fen(fen), line.split()
+        board, moves = require_possible(read_fen(fen)), line.split()
         if len(moves) < SHORTEST or len(moves) % 2:
             raise ValueError(f"expected a line of 2, 4, … moves, got {line!r}")
         start = ""

@@ -4,7 +4,6 @@ Source: github.com/google/BIG-bench, bigbench/benchmark_tasks/checkmate_in_one. 
 target. Here any mating move counts, and exact match is a second key.
 """
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import chess
-import chess.pgn
 
-from ..board.fen import parse_fen, require_valid_fen
+from ..board.fen import parse_fen, read_fen, require_possible
 from ..board.moves import is_legal_uci, is_mate
-from ..board.positions import StrictGameBuilder
+from ..board.pgn import read_pgn
+from ..files import file_type, open_text
 from ..tasks.policy.text import render_policy_prompt
 from .completions import CHUNK_ROWS
 from .keys import with_slices
@@ -44,8 +43,9 @@ def read_mates(path: Path | str) -> list[MateInOne]:
     Raises OSError if the file cannot be read.
     """
     path = Path(path)
-    text = path.read_text(encoding="utf-8-sig")
-    rows = _bigbench_rows(text, path) if path.suffix == ".json" else _json_rows(text, path)
+    with open_text(path) as file:
+        text = file.read()
+    rows = _bigbench_rows(text, path) if file_type(path) == ".json" else _json_rows(text, path)
     mates = dict.fromkeys(_mate(row, where) for where, row in rows)
     if not mates:
         raise ValueError(f"expected positions with a mate in one in {path}, got none")
@@ -56,7 +56,7 @@ def _mate(row: object, where: str) -> MateInOne:
     try:
         if not isinstance(row, dict):
             raise ValueError("no object")
-        board, best = require_valid_fen(str(row["fen"])), str(row["best"])
+        board, best = require_possible(read_fen(str(row["fen"]))), str(row["best"])
     except (ValueError, KeyError) as error:
         raise ValueError(f"expected an object with fen and best at {where}, got {row!r}: {error}") from error
     if not is_mate(board, best):
@@ -90,11 +90,19 @@ def _bigbench_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]
     for number, example in enumerate(task["examples"], start=1):
         where = f"{path}, example {number}"
         try:
-            game = chess.pgn.read_game(io.StringIO(example["input"]), Visitor=StrictGameBuilder)
-            board = game.end().board() if game else chess.Board()
+            board = _board_after(example["input"])
             yield where, {"fen": board.fen(), "best": board.parse_san(example["target"]).uci()}
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"expected moves as input and a move as target at {where}: {error!r}") from error
+
+
+def _board_after(moves: str) -> chess.Board:
+    """Return the board after the moves of a game. Raises ValueError for the moves of several."""
+    games = list(read_pgn([f"{moves}\n"], "input"))
+    if len(games) > 1:
+        raise ValueError(f"expected the moves of one game, got {len(games)} games")
+    *_, board = games[0].boards() if games else [chess.Board()]
+    return board
 
 
 def mate_in_one_suite(player: Player, mates: Sequence[MateInOne], *, facts: Mapping[str, Any] | None = None) -> Suite:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import chess
 
-from ..board.positions import games_from_pgn, positions_from_file
+from ..board.positions import GAMES_FILE, POSITION_TYPES, games_from_pgn, positions_from_file
 from ..errors import prefixed
-from ..files import make_folder, write_lines
+from ..files import file_type, make_folder, write_lines
 from ..progress import OpenProgress
 from ..provenance import digest
 from ..stockfish.engine import HASH_MIB, Engine, EngineConfig
@@ -91,15 +91,16 @@ def generate(request: Request, progress: OpenProgress) -> int:
 
 
 def _given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the FENs of games in files: a PGN's games; one game per position of other files.
+    """Return the FENs of games in files: a PGN's games, parted at null moves; one game per position of other files.
 
     Raises ValueError for a file with other content, and OSError for a file that cannot be read.
     """
     games: list[tuple[str, ...]] = []
     for path in paths:
-        if path.endswith(".pgn"):
-            played = ([game, *game.mainline()] for game in games_from_pgn(path))
-            games += (tuple(node.board().fen() for node in nodes) for nodes in played)
+        if file_type(path) == GAMES_FILE:
+            games += (part for game in games_from_pgn(path) for part in game.parts())
+        elif file_type(path) not in POSITION_TYPES:
+            raise ValueError(f"expected a file of type {', '.join((GAMES_FILE, *POSITION_TYPES))}, got {path}")
         else:
             games += ((fen,) for fen in positions_from_file(path))
     return tuple(games)

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError, first_line
-from ..files import asset
+from ..files import HEAD_BYTES, LFS_POINTER, asset, foreign_content
 from .batch import collate
 from .device import Precision, is_accelerator, resolve_precision
 from .lora import ADAPTER_CONFIG, LoRAConfig, adapter_base, add_adapter, merge_adapter
@@ -21,6 +21,8 @@ from .policy import Policy, evaluation_mode
 from .shared_prefix import checkpoint_contexts, sees_all_before
 
 TINY = "tiny"
+# A Git LFS pointer has fewer bytes.
+POINTER_BYTES = 1024
 # Largest difference between the model's own logits and its head applied to its last hidden states, as a share of the
 # largest logit. The logits are enlarged to TRIED_LOGIT for it: a cap changes small ones little.
 HEAD_BOUND, TRIED_LOGIT = 1e-3, 30.0
@@ -103,11 +105,25 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
 def _check_source(source: str) -> None:
     looks_local = source.startswith((".", "/", "~")) or source.count("/") != 1
     if looks_local and not is_model_folder(Path(source)):
-        raise UserError(f"model.path: expected a folder with a config.json or a hub name (owner/name), got {source!r}")
+        models = Path(source) / "checkpoints"
+        hint = f": a run's folder, whose models are in {models}" if models.is_dir() else ""
+        wanted = "a folder with a config.json or a hub name (owner/name)"
+        raise UserError(f"model.path: expected {wanted}, got {source!r}{hint}")
+
+
+def _refuse_pointers(source: str) -> None:
+    """Raise UserError if a file of a model's folder is a Git LFS pointer, which a clone without LFS has instead."""
+    folder = Path(source)
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.is_file() and file.stat().st_size < POINTER_BYTES:
+            with file.open("rb") as begun:
+                if foreign_content(begun.read(HEAD_BYTES)) == LFS_POINTER:
+                    raise UserError(f"model.path: expected a model, got {file}: {LFS_POINTER}")
 
 
 def _load_tokenizer(source: str) -> Any:
     """Return the tokenizer at `source`, or that of the base model for an adapter in a folder without a tokenizer."""
+    _refuse_pointers(source)
     folder, base = Path(source), adapter_base(source)
     if base is not None and folder.is_dir() and not (folder / "tokenizer_config.json").is_file():
         return _load_tokenizer(base)
@@ -116,6 +132,7 @@ def _load_tokenizer(source: str) -> Any:
 
 def _load_model(source: str, device: torch.device) -> Any:
     """Return the model at `source`; an adapter is merged into its base model."""
+    _refuse_pointers(source)
     base = adapter_base(source)
     return _load_weights(source, device) if base is None else merge_adapter(_load_model(base, device), source)
 

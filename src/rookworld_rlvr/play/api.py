@@ -5,14 +5,14 @@ The page keeps the game and sends the whole game with each request, so the serve
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import chess
 import chess.pgn
 
-from ..board.fen import parse_fen, require_valid_fen
-from ..board.moves import is_legal_uci
+from ..board.fen import lenient_fen, parse_fen
+from ..board.moves import lenient_move
 from ..evaluation.players import DecodingConfig
 from ..tasks.environment.comparison import compare_next_state
 from ..tasks.environment.text import parse_environment_prompt, render_environment_prompt
@@ -36,19 +36,20 @@ class BusyError(RuntimeError):
 def read_game(request: Mapping[str, Any]) -> chess.Board:
     """Return the position after the game of a request, whose moves are on its move stack. Raises BadRequestError.
 
-    The game is `start`, a FEN or empty, and `moves`, a list of moves.
+    The game is `start`, a FEN or empty, and `moves`, a list of moves; both may be written as other programs do.
     """
     start, moves = request.get("start", ""), request.get("moves", [])
     if not isinstance(start, str) or not isinstance(moves, list) or len(moves) > MAX_MOVES:
         raise BadRequestError(f"expected start, a FEN, and moves, at most {MAX_MOVES}")
     try:
-        board = require_valid_fen(start) if start.strip() else chess.Board()
+        board = lenient_fen(start) if start.strip() else chess.Board()
     except ValueError as error:
         raise BadRequestError(f"start: {error}"[:200]) from error
     for move in moves:
-        if not isinstance(move, str) or not is_legal_uci(board, move):
-            raise BadRequestError(f"expected a legal move in {board.fen()}, got {str(move)[:10]!r}")
-        board.push_uci(move)
+        try:
+            board.push(lenient_move(board, str(move)))
+        except ValueError as error:
+            raise BadRequestError(str(error)) from error
     try:
         # Its counters may have become too long for a prompt.
         parse_fen(board.fen())
@@ -120,6 +121,8 @@ class PlayApi:
             board.pop()
         if not isinstance(move, str) or not 4 <= len(move) <= 5 or not move.isalnum() or not move.isascii():
             raise BadRequestError(f"expected a move in UCI, got {str(move)[:10]!r}")
+        with suppress(ValueError):
+            move = lenient_move(board, move).uci()
         prompt = render_environment_prompt(board.fen(), move, [*history, move])
         with self._one_at_a_time():
             text = chooser.next_state(prompt)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import chess
 
-from ..board.fen import require_valid_fen
+from ..board.fen import lenient_fen
 from ..evaluation.completions import greedy_completions
 from ..evaluation.players import DecodingConfig, ModelPlayer, published_decoding
 from ..model.policy import Policy
@@ -47,9 +47,10 @@ class MoveChooser:
     def play(self, fen: str, *, temperature: float = 0.0, attempts: int = 3) -> Choice:
         """Return the move in a position that can arise in a game; greedy by default. See `choose`.
 
-        Raises ValueError for any other FEN, and GeneratorError.
+        The FEN may be written as other programs do: see `lenient_fen`. Raises ValueError for any other position, and
+        GeneratorError.
         """
-        return self.choose(require_valid_fen(fen), DecodingConfig(temperature), attempts=attempts)
+        return self.choose(lenient_fen(fen), DecodingConfig(temperature), attempts=attempts)
 
     def choose(
         self,

@@ -6,6 +6,16 @@ NAME, AUTHOR = "rookworld", "the rookworld-rlvr team"
 MAX_ATTEMPTS, MAX_TOP_K = 10, 64
 
 
+def without_mark(line: str) -> str:
+    """Return a line without the byte-order mark, in whatever decoding, that some programs write before their first one.
+
+    >>> without_mark("\N{ZERO WIDTH NO-BREAK SPACE}uci"), without_mark("ï»¿uci"), without_mark("uci")
+    ('uci', 'uci', 'uci')
+    """
+    place = next((i for i, character in enumerate(line) if character.isascii()), len(line))
+    return line[place:]
+
+
 def introduction(checkpoint: str) -> tuple[str, ...]:
     """Return the answer to `uci`: the engine's name, its options with their defaults, and `uciok`."""
     return (

@@ -1,19 +1,24 @@
 """HTTP server of the play page, which by default only this machine can reach.
 
-A bad request gets a 4xx status and an error message of one line. Requests are limited in size and in time. Pages of
-other sites cannot use the server: every request must name this server as its host, and a POST request must be JSON.
+A bad request gets a 4xx status and an error message of one line. Requests are limited in size and in time, and
+connections in number. Pages of other sites cannot use the server: every request must name this server as its host, and
+a POST request must be JSON.
 """
 
 import json
 import mimetypes
+import re
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedReader, RawIOBase
 from ipaddress import ip_address
 from pathlib import Path
-from socket import gethostname
-from typing import Any
+from socket import AF_INET6, gethostname, socket
+from typing import Any, ClassVar
 
 import chess
 import chess.svg
@@ -25,9 +30,12 @@ TILE = 45
 MIDDLE = TILE / 2
 FOLDER = Path(__file__).parent / "page"
 MAX_BYTES = 2**16
-# Time limit for a client that sends its request slowly or does not read the answer.
-TIMEOUT_S = 10
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+# Time limits of a client: until it begins its request, from there until it has sent all of it, and for the answer.
+TIMEOUT_S = 10.0
+# Connections at a time, each with a thread. Others wait until one ends; a browser opens six.
+MAX_CONNECTIONS = 64
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+PORT = re.compile(r":[0-9]*$")
 POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 
 
@@ -35,9 +43,16 @@ class Server(ThreadingHTTPServer):
     """The server of the page and of its requests; `serve_forever` runs it."""
 
     daemon_threads = True
+    # Clients that connect at once wait in this queue. With the library's 5, some connections are reset.
+    request_queue_size = 256
 
     def __init__(self, host: str, port: int, api: PlayApi) -> None:
         """Bind the address; port 0 chooses a free port. Raises OSError if the address cannot be bound."""
+        host = host.removeprefix("[").removesuffix("]")
+        if ":" in host:
+            self.address_family = AF_INET6
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self.is_full = False
         super().__init__((host, port), _Handler)
         self.requests: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "/api/models": api.models,
@@ -49,6 +64,26 @@ class Server(ThreadingHTTPServer):
         self.files["/"] = self.files["/index.html"]
         self.is_private = host in LOOPBACK
         self._hosts = LOOPBACK if self.is_private else (*LOOPBACK, host.lower(), gethostname().lower())
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, as soon as one of MAX_CONNECTIONS is free."""
+        # A connection that is kept open is closed after its next answer if others wait.
+        self.is_full = not self._free.acquire(blocking=False)
+        if self.is_full:
+            self._free.acquire()
+            self.is_full = False
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, then free its place."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report an error, unless the client closed the connection before its answer or was too slow."""
@@ -67,13 +102,56 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         """The URL for a browser."""
         host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}/"
+        return f"http://[{host!s}]:{port}/" if self.address_family == AF_INET6 else f"http://{host!s}:{port}/"
+
+
+class _TimedInput(RawIOBase):
+    """A connection's input with a deadline for each request, which a client that drips its bytes cannot prolong."""
+
+    def __init__(self, connection: socket, limit_s: float) -> None:
+        self._connection, self._limit_s = connection, limit_s
+        self._deadline: float | None = None
+
+    def expect_request(self) -> None:
+        """Start the deadline again with the next bytes."""
+        self._deadline = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what there is. Raises TimeoutError after the deadline."""
+        left_s = self._limit_s if self._deadline is None else self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left_s)
+        try:
+            size = self._connection.recv_into(buffer)
+        finally:
+            # The answer has its own time.
+            self._connection.settimeout(self._limit_s)
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._limit_s
+        return size
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
-    timeout = TIMEOUT_S
+    timeout: ClassVar[float] = TIMEOUT_S
+
+    def setup(self) -> None:
+        """Read from the connection with deadlines."""
+        super().setup()
+        # An open file would keep the connection open.
+        self.rfile.close()
+        self._input = _TimedInput(self.connection, self.timeout)
+        self.rfile = BufferedReader(self._input)
+
+    def handle_one_request(self) -> None:
+        """Read and answer a request."""
+        self._input.expect_request()
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -111,8 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_for_us(self) -> bool:
         """Return True if the request names this server as its host, which a page of another site cannot do."""
-        name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        return self.server.is_called(name.lower())
+        return self.server.is_called(PORT.sub("", self.headers.get("Host", "")).lower())
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request that the library refuses because it is not HTTP or its method is not supported."""
@@ -125,6 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, "application/json", json.dumps({"error": " ".join(message.split())}).encode())
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.close_connection = self.close_connection or self.server.is_full
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))

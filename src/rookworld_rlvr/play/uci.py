@@ -1,8 +1,12 @@
 """The model as a UCI engine. UCI is the protocol between chess programs and engines.
 
 The model writes its whole answer to a position in a fraction of a second, so the limits of `go` are met by answering at
-once. After `go infinite` and `go ponder` the answer is held back until `stop` or `ponderhit`, as the protocol requires.
-Bad input is answered by an `info string` and changes nothing.
+once. After `go infinite` and `go ponder` the answer is held back until `stop` or `ponderhit`, as the protocol requires,
+and at the latest until the next `go` or `ucinewgame`.
+
+Every `go` gets one `bestmove`, in order, and never for another position than the last one that was sent. Positions and
+moves are read as other programs write them. Bad input is answered by an `info string` and changes nothing, except that
+`go` after a bad `position` is answered by `bestmove 0000`, since a move of an earlier position might be illegal.
 
 Source: the protocol's text by Huber and Meyer-Kahlen, 2006.
 """
@@ -10,25 +14,27 @@ Source: the protocol's text by Huber and Meyer-Kahlen, 2006.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import chess
 from chess.engine import Mate
 
 from ..board.evals import from_pawns
-from ..board.fen import parse_fen, require_valid_fen
-from ..board.moves import is_legal_uci
+from ..board.fen import lenient_fen, parse_fen
+from ..board.moves import is_legal_uci, lenient_move
 from ..errors import UserError
 from ..evaluation.players import DecodingConfig
 from ..rollout.generator import GeneratorError
 from ..tasks.policy.text import MAX_CANDIDATES
 from .choice import Choice, MoveChooser
-from .introduction import MAX_ATTEMPTS, MAX_TOP_K, introduction
+from .introduction import MAX_ATTEMPTS, MAX_TOP_K, introduction, without_mark
 
 # Commands that this engine accepts and ignores.
 SILENT = ("debug", "register")
-# Longer lines are cut to this length.
+# The arguments of longer lines are not read.
 MAX_CHARACTERS = 2**20
+NULL_MOVE = "0000"
 # Words of `go` that end the list of moves after `searchmoves`.
 LIMITS = ("wtime", "btime", "winc", "binc", "movestogo", "depth", "nodes", "mate", "movetime", "infinite", "ponder")
 
@@ -43,6 +49,19 @@ class Options:
     attempts: int = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a `go` asks for."""
+
+    chooser: MoveChooser
+    board: chess.Board
+    options: Options
+    among: list[str] | None
+    """The moves to choose from; None for all legal moves."""
+    number: int
+    """Number of searches of the game before this one."""
+
+
 class UciSession:
     """A UCI session. `receive` acts on a line of input; `send` gets the lines of output, from one thread at a time."""
 
@@ -51,15 +70,15 @@ class UciSession:
         self._load, self._checkpoint, self._send = load, checkpoint, send
         self._chooser: MoveChooser | None = None
         self._options = Options()
-        self._board = chess.Board()
+        self._board: chess.Board | None = chess.Board()
         self._lock = threading.Lock()
         self._search: threading.Thread | None = None
-        self._release, self._answered = threading.Event(), threading.Event()
+        self._release = threading.Event()
         self._prompted = self._illegal = 0
 
     def receive(self, line: str) -> bool:
         """Act on a line; return False if it ends the session."""
-        words = line[:MAX_CHARACTERS].split()
+        words = without_mark(line[:MAX_CHARACTERS]).split()
         commands: Mapping[str, Callable[[Sequence[str]], None]] = {
             "uci": self._introduce,
             "isready": self._be_ready,
@@ -71,15 +90,20 @@ class UciSession:
             "ponderhit": self._stop,
         }
         # The protocol: unknown words before a command are ignored.
-        known = (place for place, word in enumerate(words) if word in commands or word in (*SILENT, "quit"))
+        known = (place for place, word in enumerate(words) if word.lower() in (*commands, *SILENT, "quit"))
         name, *arguments = words[next(known, len(words)) :] or [""]
+        name = name.lower()
+        if len(line) > MAX_CHARACTERS:
+            # The first moves of a game are another position than all of them.
+            arguments = []
         if name == "quit":
             self._stop([])
             return False
         if name in commands:
             try:
                 commands[name](arguments)
-            except (ValueError, UserError) as error:
+            # A checkpoint's path may be too long or forbidden.
+            except (ValueError, OSError) as error:
                 self._send_info(f"{name}: {error}")
         elif not name and words:
             self._send_info(f"unknown command: {words[0][:40]}")
@@ -125,65 +149,81 @@ class UciSession:
             raise ValueError(f"expected Temperature, TopK, MultiPV, Attempts or Checkpoint, got {name[:40]!r}")
 
     def _new_game(self, _arguments: Sequence[str]) -> None:
+        self._stop([])
         self._board, self._prompted, self._illegal = chess.Board(), 0, 0
 
     def _set_position(self, arguments: Sequence[str]) -> None:
-        """Set the position of `startpos` or `fen <FEN>`, then `moves <UCI>…`. Bad input leaves the old position."""
+        """Set the position of `startpos` or `fen <FEN>`, then `moves <UCI>…`. After bad input there is no position."""
+        self._board = None
         end = arguments.index("moves") if "moves" in arguments else len(arguments)
         where, moves = arguments[:end], arguments[end + 1 :]
         if list(where) == ["startpos"]:
             board = chess.Board()
         elif where and where[0] == "fen":
-            board = require_valid_fen(" ".join(where[1:]))
+            board = lenient_fen(" ".join(where[1:]))
         else:
             raise ValueError("expected startpos or fen <FEN>")
         for move in moves:
-            if not is_legal_uci(board, move):
-                raise ValueError(f"expected a legal move in {board.fen()}, got {move[:10]!r}")
-            board.push_uci(move)
+            board.push(lenient_move(board, move))
         # Its counters may have become too long for a prompt.
         parse_fen(board.fen())
         self._board = board
 
     def _go(self, arguments: Sequence[str]) -> None:
-        if self._search is not None and not self._answered.is_set():
-            raise ValueError("expected no search under way; send stop first")
-        # The client may ask again before the thread that sent the last move has ended.
-        self.wait()
-        chooser = self.chooser()
+        # A search that is not held ends in a fraction of a second.
+        self._stop([])
         held = "infinite" in arguments or "ponder" in arguments
+        asked: Search | str
+        try:
+            asked = self._asked(arguments)
+        except (ValueError, OSError) as error:
+            asked = f"go: {error}"
         self._release.clear()
-        self._answered.clear()
-        given = (chooser, self._board.copy(), replace(self._options), _searched(arguments), held)
-        self._search = threading.Thread(target=self._answer, args=given, daemon=True)
+        self._search = threading.Thread(target=self._answer, args=(asked, held), daemon=True)
         self._search.start()
+
+    def _asked(self, arguments: Sequence[str]) -> Search:
+        """Return what `go` asks for. Raises ValueError without a position, UserError or OSError without a model."""
+        if self._board is None:
+            raise ValueError("expected a position, the last one was refused")
+        number, self._prompted = self._prompted, self._prompted + 1
+        board = self._board.copy()
+        return Search(self.chooser(), board, replace(self._options), _searched(board, arguments), number)
 
     def _stop(self, _arguments: Sequence[str]) -> None:
         self._release.set()
         self.wait()
 
-    def _answer(
-        self, chooser: MoveChooser, board: chess.Board, options: Options, among: Sequence[str] | None, held: bool
-    ) -> None:
-        """Ask the model and send its move: at once, or after `stop` or `ponderhit` if it is `held`."""
-        started = time.monotonic()
-        number, self._prompted = self._prompted, self._prompted + 1
-        legal = sorted(legal_move.uci() for legal_move in board.legal_moves)
-        move = legal[0] if legal else "0000"
+    def _answer(self, asked: Search | str, held: bool) -> None:
+        """Ask the model and send its move: at once, or after `stop` or `ponderhit` if it is `held`.
+
+        `asked` is the reason instead if there is nothing to search. Then the move is the null move.
+        """
+        move = NULL_MOVE
         try:
-            decoding = DecodingConfig(options.temperature, options.top_k)
-            choice = chooser.choose(board, decoding, attempts=options.attempts, number=number, among=among)
-            if choice.move:
-                move = choice.move
-                self._report(board, choice, options, 1000 * (time.monotonic() - started))
-        except GeneratorError as error:
+            if isinstance(asked, str):
+                self._send_info(asked)
+            else:
+                move = min((legal.uci() for legal in asked.board.legal_moves), default=NULL_MOVE)
+                move = self._chosen(asked) or move
+        except (GeneratorError, UserError) as error:
             self._send_info(f"the model gave no answer, so this is a legal move that it did not choose: {error}")
         finally:
-            # After an error of ours too, which this thread still raises: without an answer the session would hang.
+            # After an error of ours too, which this thread still raises: without an answer the client would wait on.
             if held:
                 self._release.wait()
-            self._answered.set()
             self._send_line(f"bestmove {move}")
+
+    def _chosen(self, asked: Search) -> str:
+        """Return the model's move, or an empty string if the game is over. Raises GeneratorError or UserError."""
+        started, options = time.monotonic(), asked.options
+        decoding = DecodingConfig(options.temperature, options.top_k)
+        choice = asked.chooser.choose(
+            asked.board, decoding, attempts=options.attempts, number=asked.number, among=asked.among
+        )
+        if choice.move:
+            self._report(asked.board, choice, options, 1000 * (time.monotonic() - started))
+        return choice.move
 
     def _report(self, board: chess.Board, choice: Choice, options: Options, spent_ms: float) -> None:
         illegal = [move for move in choice.illegal if not is_legal_uci(board, move)]
@@ -220,13 +260,17 @@ def _score(pawns: float) -> str:
     return f"score mate {score.mate()} " if isinstance(score, Mate) else f"score cp {score.score()} "
 
 
-def _searched(arguments: Sequence[str]) -> list[str] | None:
-    """Return the moves after `searchmoves`; None, for all legal moves, without `searchmoves`."""
+def _searched(board: chess.Board, arguments: Sequence[str]) -> list[str] | None:
+    """Return the legal moves after `searchmoves`; None, for all legal moves, without `searchmoves`."""
     if "searchmoves" not in arguments:
         return None
     behind = arguments[arguments.index("searchmoves") + 1 :]
     end = next((place for place, word in enumerate(behind) if word in LIMITS), len(behind))
-    return list(behind[:end])
+    moves: list[str] = []
+    for text in behind[:end]:
+        with suppress(ValueError):
+            moves.append(lenient_move(board, text).uci())
+    return moves
 
 
 def _whole(text: str, low: int, high: int) -> int:

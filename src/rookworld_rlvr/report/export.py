@@ -18,8 +18,10 @@ from ..files import make_folder, write_text
 from ..model.device import Precision
 from ..model.loading import ModelConfig, is_model_folder, load_policy
 from ..model.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from ..shell import setting, shell_word
 from ..training.checkpoint import FOLDER, STATE_FILE, checkpoint_step, list_checkpoints
 from ..training.run_files import CONFIG_FILE
+from .markdown import code, escaped
 from .page import template
 from .run_record import RunRecord, read_run
 from .summary import summarise_run
@@ -75,6 +77,8 @@ def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> Mode
         eval_results=[_result(key, measure) for key, measure in rows] or None,
     )
     text = template(TEMPLATE, autoescape=False).render(
+        escaped=escaped,
+        code=code,
         name=name,
         run=run,
         step=step,
@@ -82,6 +86,9 @@ def model_card(run: RunRecord, *, step: int, name: str, parameters: int) -> Mode
         rows=[_table_row(key, measure) for key, measure in rows],
         sentences=summarise_run(run.summary, run.metrics).sentences() if rows else [],
         config_file=CONFIG_FILE,
+        play=f"rookworld play --model {shell_word(name)}",
+        uci=f"rookworld uci --model {shell_word(name)}",
+        evaluate=f"rookworld evaluate {shell_word(setting('model.path', name))}",
     )  # fmt: skip
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}")
 

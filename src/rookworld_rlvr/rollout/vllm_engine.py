@@ -68,7 +68,7 @@ class Engine:
         wanted = [SamplingParams(**own, detokenize=False) for own in parameters]
         with torch.random.fork_rng(), _as_generator_error():
             answers = self.llm.generate(given, wanted, use_tqdm=False)
-        return [[_sampled(output) for output in answer.outputs] for answer in answers]
+            return [[_sampled(output) for output in answer.outputs] for answer in answers]
 
 
 def _sampled(output: Any) -> Sampled:

@@ -8,10 +8,11 @@ weights.
 
 import json
 import math
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 import torch
@@ -32,8 +33,9 @@ from .generator import (
 from .vllm_weights import expected_weights, require_weights
 
 START = "python -m rookworld_rlvr.rollout.vllm_serve"
-# Time limit for an answer. A batch of a large model on a CPU may need minutes.
+# Time limit until an answer begins, and until it has ended. A batch of a large model on a CPU may need minutes.
 TIMEOUT_S = 600.0
+CHUNK_BYTES = 2**20
 # Rounding may make the log-prob of a certain token positive.
 LARGEST_LOGPROB = 1e-3
 # What each answer of the server contains.
@@ -123,7 +125,7 @@ class VLLMServerGenerator(VLLMBase):
         except GeneratorError as error:
             raise GeneratorError(f"{error}; start one: {START} MODEL") from error
         positions = state["positions"]
-        if state["dtype"] != str(self._dtype) or type(positions) is not int:
+        if state["dtype"] != str(self._dtype) or type(positions) is not int or positions < 1:
             raise GeneratorError(f"vllm_server: expected a server with {self._dtype}, got {_short(state)}")
         return positions
 
@@ -134,16 +136,39 @@ class VLLMServerGenerator(VLLMBase):
         what = f"vllm_server: expected an answer to {request.get_method()} {request.full_url}"
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                content = json.loads(answer.read())
+                content = json.loads(_whole(answer))
         except urllib.error.HTTPError as error:
-            reason = " ".join(error.read().decode(errors="replace").split())
-            raise GeneratorError(f"{what}, got {error.code}: {reason[:300]}") from error
+            raise GeneratorError(f"{what}, got {error.code}: {_reason(error)}") from error
         except (OSError, HTTPException, ValueError, RecursionError) as error:
             reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-            raise GeneratorError(f"{what}, got: {reason}") from error
+            raise GeneratorError(f"{what}, got: {_line(str(reason))}") from error
         if not isinstance(content, dict) or not content.keys() >= ANSWERS[path]:
             raise GeneratorError(f"{what} with {', '.join(sorted(ANSWERS[path]))}, got {_short(content)}")
         return content
+
+
+def _whole(answer: HTTPResponse | urllib.error.HTTPError) -> bytes:
+    """Read an answer. Raises TimeoutError for a server that goes on sending: the limit of a socket is for each read."""
+    deadline, parts = time.monotonic() + TIMEOUT_S, list[bytes]()
+    while chunk := answer.read1(CHUNK_BYTES):
+        parts.append(chunk)
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    return b"".join(parts)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Return what a refusal says, or why that cannot be read."""
+    try:
+        return _line(_whole(error).decode(errors="replace"))
+    except (OSError, HTTPException, ValueError) as failure:
+        return f"{type(failure).__name__} while its reason was read"
+
+
+def _line(text: str) -> str:
+    """Return the start of a server's text on one line, without characters that a terminal would execute."""
+    line = " ".join(text.split())[:300]
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 
 def _short(value: Any) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import chess
 
+from ..files import GZIP, HEAD_BYTES, foreign_content
+
 Analyse = Callable[[chess.Board], Mapping[str, float]]
 """Function that returns the evals of all legal moves of a position, in pawns, from the side to move's view. The
 position must have a legal move."""
@@ -46,10 +48,15 @@ def parse_move_evals(line: str) -> MoveEvals:
 
 
 def move_evals_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file of move evaluations, unpacking `.gz`. Raises OSError, or ValueError if damaged."""
+    """Yield the lines of a file of move evaluations, unpacked if it is compressed by gzip.
+
+    Raises OSError, and ValueError for a damaged file.
+    """
     try:
         raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+        if not (packed := raw.startswith(GZIP)) and (foreign := foreign_content(raw[:HEAD_BYTES])):
+            raise ValueError(f"expected a file of move evaluations, got {path}: {foreign}")
+        text = (gzip.decompress(raw) if packed else raw).decode("utf-8")
     except (EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"expected a file of move evaluations, got {path}: {error}") from error
     yield from text.splitlines()

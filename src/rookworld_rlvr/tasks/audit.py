@@ -3,17 +3,28 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..board.positions import PgnCounts, count_games
-from .corpus import RawRow, example_key, parse_row, raw_rows, require_valid
+from ..board.positions import GAMES_FILE, PgnCounts, count_games
+from ..files import file_type
+from .corpus import (
+    UNREADABLE,
+    RawRow,
+    Rejects,
+    example_key,
+    parse_row,
+    raw_rows,
+    require_valid,
+    shown,
+    shown_failure,
+)
 from .registry import all_tasks, task_named
 from .task import TaskAudit
 from .types import Completion, Example, ParseFailure
 
-# Number of malformed rows shown for each failure reason, and number of characters shown of each row.
-MOST_SHOWN, MOST_CHARACTERS = 3, 100
+# Number of malformed rows shown for each failure reason.
+MOST_SHOWN = 3
 
 
 @dataclass(slots=True)
@@ -31,7 +42,7 @@ class AuditReport:
     tasks: dict[str, TaskAudit] = field(default_factory=lambda: {task.name: task.audit() for task in all_tasks()})
     """Findings in the labelled rows of each task."""
     malformed_rows: list[str] = field(default_factory=list)
-    """First malformed rows of each reason as lines to print: the row's number from 1, the reason, the text."""
+    """First malformed rows of each reason as lines to print: number from 1, reason, offending text, row."""
     games: PgnCounts | None = None
     """Counts of the games of a PGN file; None for other sources."""
 
@@ -73,16 +84,15 @@ def audit(source: str | Path, *, progress: Callable[[int], None] = lambda rows: 
     `progress` is called with the number of rows so far. Defects are counted and raise nothing. Raises UserError only
     if the source is missing, unreadable or without a valid row.
     """
-    report, first = AuditReport(str(source)), ""
+    report, rejects = AuditReport(str(source)), Rejects()
     seen: set[tuple[str, str]] = set()
     for number, raw in enumerate(raw_rows(source), start=1):
         progress(number)
         row = parse_row(raw)
         if isinstance(row, ParseFailure):
-            report.malformed[row.reason.value] += 1
-            if report.malformed[row.reason.value] <= MOST_SHOWN:
-                report.malformed_rows.append(f"  row {number}: {row.reason.value}: {_cut(raw)}")
-            first = first or f"row {number}: {row.detail}"
+            rejects.add(number, row)
+            if rejects.counts[row.reason.value] <= MOST_SHOWN:
+                report.malformed_rows.append(f"  row {number}: {_shown_row(raw, row)}")
             continue
         report.valid += 1
         identity = (row.task, example_key(row))
@@ -94,16 +104,19 @@ def audit(source: str | Path, *, progress: Callable[[int], None] = lambda rows: 
             task = task_named(row.task)
             query = task.query(row.prompt)
             report.tasks[row.task].add(query, task.parse(Completion(row.completion), query))
-    require_valid(source, report.valid, report.malformed, first)
-    if Path(source).suffix == ".pgn":
+    report.malformed = rejects.counts
+    require_valid(source, report.valid, rejects)
+    if file_type(source) == GAMES_FILE:
         report.games = count_games(source)
     return report
 
 
-def _cut(raw: RawRow) -> str:
-    """Return a row on one line, without the characters beyond MOST_CHARACTERS."""
-    text = " ".join((raw if isinstance(raw, str) else json.dumps(raw)).split())
-    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
+def _shown_row(raw: RawRow, failure: ParseFailure) -> str:
+    """Return why a row is malformed, and the row. What the reason quotes of the row is not shown twice."""
+    text = raw if isinstance(raw, str) else str(raw.get(UNREADABLE) or json.dumps(raw, default=str))
+    _, quoted, rest = failure.detail.partition(text.strip())
+    failure = replace(failure, detail=rest.strip(" :'\"")) if quoted else failure
+    return f"{shown_failure(failure)}: {shown(text)}"
 
 
 def corrected_lines(source: str | Path, *, dropped: Counter[str] | None = None) -> Iterator[str]:

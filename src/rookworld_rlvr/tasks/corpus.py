@@ -11,13 +11,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from ..board.fen import is_valid_fen, parse_fen, position_key
-from ..board.positions import positions_from_file, positions_from_pgn
+from ..board.fen import is_valid_fen, parse_fen, position_key, read_fen
+from ..board.positions import GAMES_FILE, positions_from_file, positions_from_pgn
 from ..errors import UserError, first_line
+from ..files import file_type, open_text
 from .registry import task_named, task_of
 from .task import Task
 from .types import Completion, Example, FailureReason, ParseFailure, Position, PromptError
@@ -26,7 +27,7 @@ END_OF_TEXT = "<|endoftext|>"
 HASH_BYTES = 8
 # A run needs the key of each of its rows several times, and parsing the FENs takes most of its start-up time.
 KEYS_KEPT = 1 << 16
-POSITION_FILES = (".fen", ".epd", ".pgn", ".csv")
+POSITION_FILES = (".fen", ".epd", GAMES_FILE, ".csv")
 FILE_TYPES = (".txt", ".jsonl", *POSITION_FILES)
 TRAIN_SPLIT = "train"
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -36,6 +37,13 @@ SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 # The task whose examples the rows of positions become if no other task is asked for.
 OF_POSITIONS = "policy"
+
+# Key of a row that stands for a line without a JSON object.
+UNREADABLE = "no JSON object"
+# Reasons whose detail is a sentence; that of the others is a word or a count.
+TOLD_IN_FULL = frozenset({FailureReason.bad_prompt, FailureReason.bad_row})
+# Number of characters shown of the offending text of a row.
+MOST_CHARACTERS = 100
 
 RawRow = str | Mapping[str, object]
 
@@ -48,11 +56,41 @@ class Corpus:
     """Valid rows, in order; at least one."""
     rejects: Counter[str]
     """Number of malformed rows by the name of their `FailureReason`."""
+    first_reject: str = ""
+    """What is wrong with the first malformed row; empty if there is none."""
 
     def only(self, tasks: Sequence[Task]) -> "Corpus":
         """Return the examples of these tasks, in the order of the rows; see `examples_of`. It may have none."""
         examples = tuple(example for row in self.examples for example in examples_of(row, tasks))
-        return self if examples == self.examples else Corpus(examples, self.rejects)
+        return self if examples == self.examples else replace(self, examples=examples)
+
+
+@dataclass(slots=True)
+class Rejects:
+    """Malformed rows of a source."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """Number of rows by the name of their `FailureReason`."""
+    first: str = ""
+    """Number of the first of them, among the rows from 1, with its reason and the offending text."""
+
+    def add(self, number: int, failure: ParseFailure) -> None:
+        """Count a row."""
+        self.counts[failure.reason.value] += 1
+        told = shown(failure.detail) if failure.reason in TOLD_IN_FULL else shown_failure(failure)
+        self.first = self.first or f"row {number}: {told}"
+
+
+def shown_failure(failure: ParseFailure) -> str:
+    """Return why a row is malformed on one line: the reason and the offending text."""
+    detail = shown(failure.detail)
+    return f"{failure.reason.value}: {detail}" if detail else failure.reason.value
+
+
+def shown(text: str) -> str:
+    """Return a text on one line, without the characters beyond MOST_CHARACTERS."""
+    text = " ".join(text.split())
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
 
 
 def read_corpus(source: str | Path, *, limit: int | None = None, tasks: Sequence[Task] = ()) -> Corpus:
@@ -65,9 +103,10 @@ def read_corpus(source: str | Path, *, limit: int | None = None, tasks: Sequence
     row's position if it can; see `examples_of`. `limit` is the maximum number of rows to read; blank lines do not
     count. Raises UserError if the source does not exist, cannot be read or holds no valid row.
     """
-    rejects: Counter[str] = Counter()
+    rejects = Rejects()
     rows = tuple(_valid_rows(source, map(parse_row, islice(raw_rows(source), limit)), rejects))
-    return Corpus(rows, rejects).only(tasks) if tasks else Corpus(rows, rejects)
+    corpus = Corpus(rows, rejects.counts, rejects.first)
+    return corpus.only(tasks) if tasks else corpus
 
 
 def examples_of(row: Example, tasks: Sequence[Task]) -> Iterator[Example]:
@@ -81,28 +120,27 @@ def examples_of(row: Example, tasks: Sequence[Task]) -> Iterator[Example]:
                 yield example
 
 
-def _valid_rows(source: str | Path, rows: Iterable[Example | ParseFailure], rejects: Counter[str]) -> Iterator[Example]:
+def _valid_rows(source: str | Path, rows: Iterable[Example | ParseFailure], rejects: Rejects) -> Iterator[Example]:
     """Yield the valid rows and count the others in `rejects`. Raises UserError at the end if no row is valid."""
-    valid, first = 0, ""
-    for row in rows:
+    valid = 0
+    for number, row in enumerate(rows, start=1):
         if isinstance(row, ParseFailure):
-            rejects[row.reason.value] += 1
-            first = first or row.detail
+            rejects.add(number, row)
         else:
             valid += 1
             yield row
-    require_valid(source, valid, rejects, first)
+    require_valid(source, valid, rejects)
 
 
-def require_valid(source: str | Path, valid: int, rejects: Mapping[str, int], first: str) -> None:
-    """Raise UserError unless there is a valid row. `first` is the detail of the first malformed row."""
+def require_valid(source: str | Path, valid: int, rejects: Rejects) -> None:
+    """Raise UserError unless there is a valid row."""
     if valid:
         return
-    if not rejects:
+    if not rejects.counts:
         raise UserError(f"expected at least one row of 'P:' or 'A:' data in {source}, got no row at all")
-    reasons = ", ".join(f"{name} {count}" for name, count in sorted(rejects.items()))
+    reasons = ", ".join(f"{name} {count}" for name, count in sorted(rejects.counts.items()))
     wanted = f"expected at least one valid row of 'P:' or 'A:' data in {source}"
-    raise UserError(f"{wanted}, got {reasons}; the first: {first}")
+    raise UserError(f"{wanted}, got {reasons}; the first: {rejects.first}")
 
 
 def raw_rows(source: str | Path) -> Iterator[RawRow]:
@@ -111,7 +149,7 @@ def raw_rows(source: str | Path) -> Iterator[RawRow]:
     path = Path(source)
     if path.is_file() and split:
         raise UserError(f"expected a split of a dataset, got {split!r} of the file {source}")
-    if path.is_file() and path.suffix not in FILE_TYPES:
+    if path.is_file() and file_type(path) not in FILE_TYPES:
         raise UserError(f"expected a .txt, .jsonl, .fen, .epd, .pgn or .csv file, got {source}")
     if not path.exists() and not _may_be_hub_name(source):
         wanted = "a .txt, .jsonl, .fen, .epd, .pgn or .csv file, a dataset folder or name"
@@ -140,28 +178,27 @@ def _may_be_hub_name(source: str | Path) -> bool:
     """Return True for a name that the hub may have, but no local path: the hub takes half a minute to refuse one."""
     path = Path(source)
     in_local_folder = len(path.parts) > 1 and path.parent.exists()
-    return bool(HUB_NAME.fullmatch(str(source))) and path.suffix not in FILE_TYPES and not in_local_folder
+    return bool(HUB_NAME.fullmatch(str(source))) and file_type(path) not in FILE_TYPES and not in_local_folder
 
 
 def _file_rows(path: Path) -> Iterator[RawRow]:
-    if path.suffix in POSITION_FILES:
-        read = positions_from_pgn if path.suffix == ".pgn" else positions_from_file
+    if file_type(path) in POSITION_FILES:
+        read = positions_from_pgn if file_type(path) == GAMES_FILE else positions_from_file
         yield from ({"fen": fen} for fen in read(path))
         return
-    # Undecodable bytes become replacement characters, so that only the row that contains them is lost.
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+    with open_text(path) as lines:
         for line in lines:
             if line.strip():
-                yield _json_row(line) if path.suffix == ".jsonl" else line
+                yield _json_row(line) if file_type(path) == ".jsonl" else line
 
 
 def _json_row(line: str) -> RawRow:
-    """Return the object of a JSON line, or an empty object for any other line, which `parse_row` then refuses."""
+    """Return the object of a JSON line; any other line under UNREADABLE, for which `parse_row` refuses it."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) else {}
+        row = None
+    return row if isinstance(row, dict) else {UNREADABLE: shown(line)}
 
 
 def _dataset_rows(source: str | Path, split: str) -> Iterator[RawRow]:
@@ -203,7 +240,7 @@ def read_positions(source: str | Path) -> frozenset[str]:
     """
     split = map(_parts, raw_rows(source))
     prompts = (parts if isinstance(parts, ParseFailure) else _example(parts[0], None) for parts in split)
-    return frozenset(map(example_key, _valid_rows(source, prompts, Counter())))
+    return frozenset(map(example_key, _valid_rows(source, prompts, Rejects())))
 
 
 def _parts(raw: RawRow) -> tuple[str, str | None] | ParseFailure:
@@ -219,9 +256,19 @@ def _parts(raw: RawRow) -> tuple[str, str | None] | ParseFailure:
     if isinstance(text := raw.get("text"), str):
         return _split(text)
     if isinstance(fen := raw.get("fen"), str):
-        example = task_named(OF_POSITIONS).from_position(Position(fen))
-        return (example.prompt, None) if example else ParseFailure(FailureReason.bad_prompt, fen)
+        return _prompt_of(fen)
+    if UNREADABLE in raw:
+        return ParseFailure(FailureReason.bad_row, UNREADABLE)
     return ParseFailure(FailureReason.bad_row, f"columns {', '.join(raw) or 'none'}")
+
+
+def _prompt_of(fen: str) -> tuple[str, None] | ParseFailure:
+    """Return the prompt of a position, whose FEN may lack its counters."""
+    try:
+        example = task_named(OF_POSITIONS).from_position(Position(read_fen(fen).fen()))
+    except ValueError as error:
+        return ParseFailure(FailureReason.bad_prompt, str(error))
+    return (example.prompt, None) if example else ParseFailure(FailureReason.bad_prompt, fen)
 
 
 def split_line(line: str) -> Example | ParseFailure:
@@ -240,7 +287,12 @@ def _split(line: str) -> tuple[str, str | None] | ParseFailure:
     try:
         return task_of(text).split(text)
     except PromptError as error:
-        return ParseFailure(FailureReason.bad_prompt, FENS if is_valid_fen(text) else str(error))
+        return _bad_prompt(text, error)
+
+
+def _bad_prompt(text: str, error: PromptError) -> ParseFailure:
+    """Return the failure of a prompt: what is wrong inside it, if the error has a cause, else the error itself."""
+    return ParseFailure(FailureReason.bad_prompt, FENS if is_valid_fen(text) else str(error.__cause__ or error))
 
 
 def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
@@ -252,8 +304,7 @@ def _example(prompt: str, completion: str | None) -> Example | ParseFailure:
         task = task_of(prompt)
         query = task.query(prompt.rstrip())
     except PromptError as error:
-        fen = is_valid_fen(prompt.strip())
-        return ParseFailure(FailureReason.bad_prompt, FENS if fen else str(error))
+        return _bad_prompt(prompt.strip(), error)
     except UnicodeEncodeError as error:
         return ParseFailure(FailureReason.bad_prompt, str(error))
     if completion is None:

@@ -6,10 +6,11 @@ from functools import cache
 from pathlib import Path
 
 from ..board.fen import parse_fen, position_key
-from ..board.positions import count_games
+from ..board.positions import GAMES_FILE, count_games
 from ..errors import UserError, prefixed
 from ..evaluation.mate_in_one import MateInOne, read_mates
-from ..files import asset
+from ..files import asset, file_type
+from ..shell import command
 from ..tasks import Task, all_tasks
 from ..tasks.corpus import Corpus, example_key, exclude_positions, read_corpus, read_positions, split_by_position
 from ..tasks.prompt_stream import shares
@@ -86,12 +87,12 @@ def _left_out(source: str, corpus: Corpus) -> str:
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(corpus.rejects.items()))
     bad = corpus.rejects.total()
     rows = f"{bad} of {bad + len(corpus.examples)} rows are malformed and were left out ({reasons})"
-    return f"{source}: {rows}; rookworld data audit {source} shows them"
+    return f"{source}: {rows}; the first: {corpus.first_reject}; {command('data', 'audit', source)} shows them"
 
 
 def _cut_off(source: str) -> list[str]:
     """Return lines about the games of a PGN file that stop without a result."""
-    games = count_games(source).warnings() if Path(source).suffix == ".pgn" else []
+    games = count_games(source).warnings() if file_type(source) == GAMES_FILE else []
     return [f"{source}: {line}" for line in games]
 
 

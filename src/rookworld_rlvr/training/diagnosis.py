@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from ..errors import UserError, first_line
 from ..files import replacing
 from ..model.batch import Batch, TokenBatch
 from ..objective import KLConfig
+from ..shell import command
 from ..stability.faults import FaultKind
 from .all_moves import MoveBatch
 from .state import StepContext, StepReport
@@ -71,9 +71,6 @@ def load_fault(path: Path) -> dict[str, Any]:
             raise ValueError("a file of another kind")
         batch = saved["batch"]
         saved["batch"] = None if batch is None else (MoveBatch if saved["moves"] else Batch)(**batch)
-    except UnpicklingError as error:
-        # torch's message is left out, because it advises loading the file without the safeguard.
-        raise UserError(f"inspect: expected a batch that a run saved under {FAULTS}/, got another: {path}") from error
     # An unpickler that reads damaged bytes may raise any exception.
     except Exception as error:
         reason = first_line(error)
@@ -99,7 +96,7 @@ def write_diagnosis(run_folder: Path, context: StepContext, report: StepReport, 
     ]
     if fault is not None:
         batch = _fault_file(run_folder, report)
-        lines.append(f"batch           {batch}; replay it: rookworld inspect {batch}")
+        lines.append(f"batch           {batch}; replay it: {command('inspect', batch)}")
     examples = [group.example for group in report.rollout.groups] or report.rollout.unscored
     lines += [f"prompt          {example.prompt}" for example in examples[:MOST_PROMPTS]]
     (run_folder / DIAGNOSIS).write_text("\n".join(lines) + "\n", encoding="utf-8")
