@@ -45,16 +45,17 @@ def test_function_takes_what_verls_reward_managers_pass() -> None:
 
 def test_threads_share_one_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     """verl calls from up to 32 threads at once; two scorers would start the engines twice."""
-    made, together = [], threading.Barrier(8)
+    made, together, extra_info = [], threading.Barrier(8), {"prompt": chat_examples()[0].prompt}
 
     def make() -> RubricScorer:
+        # Time for the other threads to come here too.
+        time.sleep(0.3)
         made.append(make_scorer(RubricConfig(source=MoveSource.rules)))
-        time.sleep(0.05)
         return made[-1]
 
     def score_one(text: str) -> float:
         together.wait(timeout=60)
-        return compute_score("rookworld/chat", text, "", {"prompt": chat_examples()[0].prompt})["score"]
+        return compute_score("rookworld/chat", text, "", extra_info)["score"]
 
     monkeypatch.setattr(verl, "make_scorer", make)
     verl._scorer.cache_clear()
