@@ -212,14 +212,14 @@ CHAT_TEMPLATE = (
 )
 
 
-@pytest.fixture(scope="session")
-def chat_model(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a random Llama with a chat template and room for a chat prompt."""
+def save_new_chat_model(folder: Path) -> None:
+    """Save a random Llama with a chat template and room for a chat prompt."""
     import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    folder = tmp_path_factory.mktemp("chat") / "model"
-    tokenizer = AutoTokenizer.from_pretrained(small_model)
+    from tiny_model.tokenizer import build_tokenizer
+
+    tokenizer = build_tokenizer()
     tokenizer.chat_template = CHAT_TEMPLATE
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -236,6 +236,13 @@ def chat_model(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a random Llama with a chat template and room for a chat prompt."""
+    folder = tmp_path_factory.mktemp("chat") / "model"
+    save_new_chat_model(folder)
     return folder
 
 

@@ -53,6 +53,10 @@ ELSEWHERE = {
     "bash scripts/setup.sh": "tests/contract/test_scripts.py",
     "bash recipes/smollm2/run.sh": "fetches a model: dev/log.md, entry 86",
     ".venv/bin/python examples/legal_captures.py": "tests/examples",
+    "accelerate launch": "tests/peers/test_trl_processes.py",
+    "python -c from rookworld_rlvr.interop.verl import write_rows": "tests/interop/test_verl_rewards.py",
+    "python -m verl.trainer.main_ppo": "needs GPUs; its reward function: tests/peers/test_verl.py",
+    "uv run rl": "needs GPUs; its file: tests/verifiers/test_prime_rl.py",
 }
 
 

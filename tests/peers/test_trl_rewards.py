@@ -49,8 +49,8 @@ def test_trl_trains_three_steps_with_both_rewards(tmp_path: Path) -> None:
 
 def test_trl_program_in_the_documentation_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trl")
-    document = Path(__file__).resolve().parents[2] / "docs/rewards.md"
+    document = Path(__file__).resolve().parents[2] / "docs/libraries.md"
     [program] = re.findall(r"```python\n(from datasets.*?)```", document.read_text("utf-8"), re.S)
     monkeypatch.chdir(tmp_path)
-    exec(compile(program, "docs/rewards.md", "exec"), {})
+    exec(compile(program, "docs/libraries.md", "exec"), {})
     assert any(tmp_path.rglob("trainer_state.json"))

@@ -2,11 +2,13 @@
 
     python -c "from rookworld_rlvr.interop.verl import write_rows; write_rows('chess.parquet')"
     python -m verl.trainer.main_ppo data.train_files=chess.parquet \\
-        custom_reward_function.path=…/interop/verl.py custom_reward_function.name=compute_score …
+        reward.custom_reward_function.path=pkg://rookworld_rlvr.interop.verl …
 
-Source: verl 0.9.1, `utils/reward_score/__init__.py` and `data.train_files`. This module does not import verl.
+Source: verl 0.9.1, `trainer/ppo/reward.py` (`get_custom_reward_fn`), `experimental/reward_loop/reward_manager/naive.py`
+(the call) and `data.train_files`. This module does not import verl.
 """
 
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,9 @@ from rookworld_rlvr.rewards.scorer import make_scorer
 from rookworld_rlvr.tasks.messages import messages_of
 
 DATA_SOURCE = "rookworld/chat"
+# verl's reward managers call from a pool of threads, and the scorer starts its engines at the first position that the
+# evaluation cache lacks.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def compute_score(
@@ -32,7 +37,8 @@ def compute_score(
     prompt = (extra_info or {}).get("prompt")
     if not isinstance(prompt, str):
         raise ValueError(f"expected extra_info with the prompt, as write_rows writes it, got {data_source!r} without")
-    [score] = _scorer().score_all([ScoreRequest(prompt, solution_str, ground_truth or None)])
+    with _ONE_AT_A_TIME:
+        [score] = _scorer().score_all([ScoreRequest(prompt, solution_str, ground_truth or None)])
     return {"score": score.total, "valid": float(score.failure is None)}
 
 
