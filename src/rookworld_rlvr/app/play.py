@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ..play.server import Server
 
 HOST, PORT, MODEL = "127.0.0.1", 8321, "tiny"
+# Names of `evaluation.config.Decoding`, whose package imports torch.
+DECODINGS = ("legal", "text")
+DECODING_HELP = "legal: the likeliest legal move (default); text: the move that the model writes"
 
 
 def main(argv: list[str]) -> int:
@@ -46,14 +49,18 @@ def _server(arguments: argparse.Namespace) -> "Server":
 
     set_threads(arguments.threads)
     paths = arguments.model or [MODEL]
-    choosers = [load_chooser(path, arguments.seed, arguments.task) for path in paths]
+    choosers = [load_chooser(path, arguments.seed, arguments.task, arguments.decoding) for path in paths]
     return Server(arguments.host, arguments.port, PlayApi(list(zip(_names(paths), choosers, strict=True))))
 
 
-def load_chooser(path: str, seed: int, task: str = "policy") -> "MoveChooser":
-    """Load the model of a folder, a hub name or `tiny` as a chooser of moves by a task's prompts. Raises UserError."""
+def load_chooser(path: str, seed: int, task: str = "policy", decoding: str = DECODINGS[0]) -> "MoveChooser":
+    """Load the model of a folder, a hub name or `tiny` as a chooser of moves by a task's prompts. Raises UserError.
+
+    `decoding` is one of DECODINGS.
+    """
     import torch
 
+    from ..evaluation.config import Decoding
     from ..model.device import Device, Precision, select_device
     from ..model.loading import ModelConfig, load_policy
     from ..play.choice import MoveChooser
@@ -66,7 +73,7 @@ def load_chooser(path: str, seed: int, task: str = "policy") -> "MoveChooser":
     with torch.no_grad():
         plays = task_named(task)
         generator = make_generator(policy, GeneratorConfig(max_new_tokens=plays.max_new_tokens))
-        return MoveChooser(policy, generator, seed=seed, task=plays)
+        return MoveChooser(policy, generator, seed=seed, task=plays, decoding=Decoding(decoding))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", action="append", help=model_help)
     tasks = [task.name for task in all_tasks() if task.names_move]
     parser.add_argument("--task", choices=tasks, default="policy", help="task that asks for a move (default policy)")
+    parser.add_argument("--decoding", choices=DECODINGS, default=DECODINGS[0], help=DECODING_HELP)
     parser.add_argument("--host", default=HOST, help="address to listen on (default: only this machine)")
     parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}); 0: any free port")
     parser.add_argument(

@@ -11,6 +11,7 @@ from ..evaluation.completions import greedy_completions, held_out_suite
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.label_loss import label_loss_suite, label_losses
+from ..evaluation.legal_choice import choice_values, model_player
 from ..evaluation.llm_chess import llm_chess_suite
 from ..evaluation.match import (
     RULES,
@@ -25,7 +26,7 @@ from ..evaluation.match import (
     with_length,
 )
 from ..evaluation.mate_in_one import mate_in_one_suite
-from ..evaluation.players import DecodingConfig, ModelPlayer, Player, published_decoding
+from ..evaluation.players import DecodingConfig, Player, published_decoding
 from ..evaluation.puzzles import choose_puzzles, puzzle_suite
 from ..evaluation.selfplay import selfplay_suite
 from ..evaluation.suite import Suite, SuiteName
@@ -80,6 +81,7 @@ def _held_out(task: str, evaluated: Evaluated) -> Suite:
         trained=data.trained,
         most=evaluated.config.evaluation.rows,
         evaluations=evaluated.evaluations,
+        choose=partial(choice_values, evaluated.policy),
     )
 
 
@@ -146,7 +148,8 @@ def _player_maker(evaluated: Evaluated, policy: Policy, generator: Generator, de
     task = evaluated.config.data.player()
     if task is None:
         raise UserError("data.tasks: expected a task that names a move, which games and puzzles need, got none")
-    return lambda seed: ModelPlayer(generator, policy.tokenizer, decoding, seed, task)
+    how = evaluated.config.evaluation.decoding
+    return lambda seed: model_player(policy, generator, decoding, seed, task, how)
 
 
 def _match(evaluated: Evaluated) -> Suite:

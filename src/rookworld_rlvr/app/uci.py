@@ -8,6 +8,7 @@ from io import TextIOWrapper
 from ..errors import DONE
 from ..play.introduction import introduction, without_mark
 from .arguments import OneLineParser
+from .play import DECODING_HELP, DECODINGS
 
 
 def main(argv: list[str]) -> int:
@@ -17,6 +18,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--threads", type=int, default=1, help="CPU threads (default 1, the fastest for a single position)"
     )
+    parser.add_argument("--decoding", choices=DECODINGS, default=DECODINGS[0], help=DECODING_HELP)
     parser.add_argument("--seed", type=int, default=0, help="seed of sampling at a temperature above 0")
     given = parser.parse_args(argv)
     tolerate_bytes()
@@ -36,7 +38,7 @@ def serve(given: argparse.Namespace, line: str) -> None:
     from .play import load_chooser
 
     set_threads(given.threads)
-    session = UciSession(lambda path: load_chooser(path, given.seed), given.model, say)
+    session = UciSession(lambda path: load_chooser(path, given.seed, decoding=given.decoding), given.model, say)
     # Load the model now, so that a wrong folder is refused before a chess program waits for a move.
     session.chooser()
     while session.receive(line) and (line := sys.stdin.readline()):

@@ -6,7 +6,7 @@ run only makes likely texts more likely, `sampled/…` improves and `spread/best
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -28,6 +28,10 @@ from .table import PromptAndCompletion, Row, score_examples
 CHUNK_ROWS = 256
 
 
+Choose = Callable[[Sequence[Example], Mapping[str, Analysis]], list[dict[str, float]]]
+"""Function that returns further values of examples, from the analyses of their positions; see `legal_choice`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Settings of sampled completions."""
@@ -45,25 +49,29 @@ def evaluate(
     examples: Sequence[Example],
     *,
     evaluations: MoveEvaluations | None = None,
+    choose: Choose | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Return the scored greedy completion of every example, in the examples' order.
 
     Greedy decoding uses no random numbers, so a training run's random state does not change. `progress` receives the
     number of completed rows after each chunk and may raise to stop. With `evaluations` the policy rows also have
-    `win_probability_loss`. The engine works while the model generates. Raises ScorerError if the engine fails.
+    `win_probability_loss`, and with `choose` its values. The engine works while the model generates. Raises ScorerError
+    if the engine fails.
     """
     if evaluations is not None:
         evaluations.prepare(fens_of(examples))
-    completions: list[Completion] = []
+    completions, chosen = list[Completion](), list[dict[str, float]]()
     analyses: dict[str, Analysis] = {}
     for start in range(0, len(examples), CHUNK_ROWS):
         chunk = examples[start : start + CHUNK_ROWS]
         completions += greedy_completions(generator, tokenizer, chunk)
         if evaluations is not None:
             analyses |= evaluations.analyses(fens_of(chunk))
+        chosen += choose(chunk, analyses) if choose else [{}] * len(chunk)
         progress(len(completions))
-    return score_examples(examples, completions, analyses)
+    rows = score_examples(examples, completions, analyses)
+    return [replace(row, values={**row.values, **values}) for row, values in zip(rows, chosen, strict=True)]
 
 
 def fens_of(examples: Sequence[Example]) -> list[str]:
@@ -135,6 +143,7 @@ def held_out_suite(
     trained: Collection[str],
     most: int,
     evaluations: MoveEvaluations | None = None,
+    choose: Choose | None = None,
 ) -> Suite:
     """Return the suite of the first `most` examples of the task whose `example_key` is not in `trained`.
 
@@ -150,7 +159,10 @@ def held_out_suite(
         # Request the next chunk too, so that engines work on it while this chunk is scored.
         evaluations.prepare(fens_of(items[first : first + 2 * CHUNK_ROWS]))
         completions = complete(chunk)
-        return held_out_rows(first, chunk, completions, evaluations.analyses(fens_of(chunk)))
+        analyses = evaluations.analyses(fens_of(chunk))
+        rows = held_out_rows(first, chunk, completions, analyses)
+        values = choose(chunk, analyses) if choose else [{}] * len(chunk)
+        return [replace(row, values={**row.values, **added}) for row, added in zip(rows, values, strict=True)]
 
     items = kept[:most]
     facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}

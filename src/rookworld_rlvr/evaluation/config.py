@@ -1,6 +1,16 @@
 """Options of an evaluation: one name for each value in `rookworld train` and in `rookworld evaluate`."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Decoding(StrEnum):
+    """Way in which a model chooses a move."""
+
+    legal = "legal"
+    """The likeliest legal move, see `legal_choice`."""
+    text = "text"
+    """The move that it writes, which may be illegal."""
 
 
 @dataclass(slots=True)
@@ -17,6 +27,9 @@ class EvaluationBaseConfig:
     match_plies: int = 60
     """Number of plies after the opening at which a game of the match ends and is adjudicated, by Stockfish if it is
     installed and otherwise by material."""
+    decoding: Decoding = Decoding.text
+    """How a model chooses its moves in games and puzzles: `text`, the move that it writes, or `legal`, the likeliest
+    legal move. Held-out rows have both, see `policy/legal_choice_loss`."""
 
     def __post_init__(self) -> None:
         if self.match_pairs < 0 or self.match_plies < 1:

@@ -7,19 +7,28 @@ the distribution that the term over all legal moves trains (`training.all_moves`
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import chess
 import torch
 
+from ..board.fen import parse_fen
+from ..errors import UserError, prefixed
 from ..model.batch import collate
 from ..model.policy import Policy, evaluation_mode, spread
+from ..rollout.generator import Generator
 from ..rollout.groups import move_tokens, prompt_tokens
-from ..tasks import Task
+from ..stockfish.analysis import Analysis
+from ..stockfish.move_values import move_values
+from ..tasks import Task, task_named
+from ..tasks.types import Example
+from .config import Decoding
+from .players import DecodingConfig, ModelPlayer, Player
 
-# Legal moves that are computed in one pass.
-ROWS = 1024
+# Positions whose legal moves are computed in one pass.
+POSITIONS = 32
+Row = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,62 +42,101 @@ class LegalPlayer:
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
         """See `Player.choose`. Empty where the game is over."""
+        found = legal_logprobs(self.policy, self.task, [self.task.prompt(board.fen()) for board in boards])
         return [
-            self._move(logprobs, f"{self.seed}:{number}:{board.fen()}") if logprobs else ""
-            for board, number, logprobs in zip(
-                boards, numbers, legal_logprobs(self.policy, self.task, boards), strict=True
-            )
+            self.drawn(logprobs, number, board) for board, number, logprobs in zip(boards, numbers, found, strict=True)
         ]
 
-    def _move(self, logprobs: dict[str, float], seed: str) -> str:
-        best = max(logprobs, key=logprobs.__getitem__)
+    def drawn(self, logprobs: Mapping[str, float], number: int, board: chess.Board) -> str:
+        """Return the move of a position for these log-probs, nat, by legal move; empty without any."""
+        if not logprobs:
+            return ""
+        best = likeliest(logprobs)
         if not self.temperature:
             return best
         weights = [math.exp((value - logprobs[best]) / self.temperature) for value in logprobs.values()]
-        return random.Random(seed).choices(list(logprobs), weights)[0]
+        return random.Random(f"{self.seed}:{number}:{board.fen()}").choices(list(logprobs), weights)[0]
 
 
-def can_choose(task: Task) -> bool:
-    """Return whether a task's completions begin with a move, so that a model can choose among the legal ones."""
-    return task.names_move and task.opening(task.query(task.prompt(chess.STARTING_FEN))) is not None
+def model_player(
+    policy: Policy, generator: Generator, config: DecodingConfig, seed: int, task: Task, decoding: Decoding
+) -> Player:
+    """Return the player of a model. Raises UserError if it must choose but the task's completions begin with words."""
+    if decoding is Decoding.text:
+        return ModelPlayer(generator, policy.tokenizer, config, seed, task)
+    if task.opening(task.query(task.prompt(chess.STARTING_FEN))) is None:
+        raise UserError(f"evaluation.decoding: expected text, since words come first in {task.name}, got legal")
+    return LegalPlayer(policy, task, config.temperature, seed)
+
+
+def likeliest(logprobs: Mapping[str, float]) -> str:
+    """Return the move of the highest log-prob; the first in their order if several are equal."""
+    return max(logprobs, key=logprobs.__getitem__)
+
+
+def choice_values(
+    policy: Policy, examples: Sequence[Example], analyses: Mapping[str, Analysis]
+) -> list[dict[str, float]]:
+    """Return `<task>/legal_choice_loss` and `…_best` of each example, by the engine's evaluations in `analyses` by FEN.
+
+    They are empty for an example without evaluations, without a legal move, or whose completion does not begin with a
+    move. Raises UserError for a tokenizer that joins the end of what comes before a move and the move.
+    """
+    values: list[dict[str, float]] = [{} for _ in examples]
+    for name in dict.fromkeys(example.task for example in examples):
+        task = task_named(name)
+        places = [i for i, example in enumerate(examples) if example.task == name and _can_choose(task, example)]
+        fens = {i: task.query(examples[i].prompt).fen for i in places}
+        known = [i for i in places if fens[i] in analyses and analyses[fens[i]].lines]
+        with prefixed(f"{name}/legal_choice", ValueError):
+            found = legal_logprobs(policy, task, [examples[i].prompt for i in known])
+        for i, move in zip(known, map(likeliest, found), strict=True):
+            evals = dict(analyses[fens[i]].lines)
+            values[i] = {
+                f"{name}/legal_choice_loss": move_values(analyses[fens[i]]).loss(move),
+                f"{name}/legal_choice_best": float(evals[move] == max(evals.values())),
+            }
+    return values
+
+
+def _can_choose(task: Task, example: Example) -> bool:
+    return task.names_move and task.opening(task.query(example.prompt)) is not None
 
 
 @torch.no_grad()
-def legal_logprobs(policy: Policy, task: Task, boards: Sequence[chess.Board]) -> list[dict[str, float]]:
-    """Return log p of each legal move of each position at temperature 1, nat, by move in UCI, in sorted order.
+def legal_logprobs(policy: Policy, task: Task, prompts: Sequence[str]) -> list[dict[str, float]]:
+    """Return log p of each legal move of each prompt's position at temperature 1, nat, by move in UCI, sorted.
 
-    Raises ValueError for a tokenizer that joins the end of what comes before a move and the move.
+    Raises ValueError for a task whose completions do not begin with a move, and for a tokenizer that joins the end of
+    what comes before a move and the move.
     """
-    rows, prompts, moves = list[tuple[tuple[int, ...], tuple[int, ...]]](), list[int](), list[str]()
-    for number, board in enumerate(boards):
-        for tokens, move in _move_rows(policy, task, board):
-            rows.append(tokens)
-            prompts.append(number)
-            moves.append(move)
-    found: list[dict[str, float]] = [{} for _ in boards]
-    if not rows:
-        return found
-    batch = collate(rows, pad_id=policy.pad_id, device=policy.device)
-    batch = replace(batch, prompts_B=torch.tensor(prompts, device=policy.device))
-    with evaluation_mode(policy.model):
-        for start in range(0, len(rows), ROWS):
-            chosen = slice(start, start + ROWS)
-            part = batch.select(torch.arange(len(rows))[chosen].to(policy.device))
-            logprobs_B = spread(policy.statistics(part, temperature=1.0).logprobs.double(), part.loss_mask_BT).sum(1)
-            for prompt, move, value in zip(prompts[chosen], moves[chosen], logprobs_B.tolist(), strict=True):
-                found[prompt][move] = value
+    found: list[dict[str, float]] = [{} for _ in prompts]
+    for start in range(0, len(prompts), POSITIONS):
+        places, moves, rows = list[int](), list[str](), list[Row]()
+        for place in range(start, min(start + POSITIONS, len(prompts))):
+            for move, row in _rows(policy, task, prompts[place]):
+                places.append(place)
+                moves.append(move)
+                rows.append(row)
+        if not rows:
+            continue
+        batch = collate(rows, pad_id=policy.pad_id, device=policy.device)
+        batch = replace(batch, prompts_B=torch.tensor(places, device=policy.device))
+        with evaluation_mode(policy.model):
+            logprobs_N = policy.statistics(batch, temperature=1.0).logprobs.double()
+        for place, move, value in zip(
+            places, moves, spread(logprobs_N, batch.loss_mask_BT).sum(1).tolist(), strict=True
+        ):
+            found[place][move] = value
     return found
 
 
-def _move_rows(
-    policy: Policy, task: Task, board: chess.Board
-) -> Iterator[tuple[tuple[tuple[int, ...], tuple[int, ...]], str]]:
-    """Yield each legal move with its row: the tokens before it, and its own."""
-    prompt = task.prompt(board.fen())
+def _rows(policy: Policy, task: Task, prompt: str) -> Iterator[tuple[str, Row]]:
+    """Yield each legal move with the tokens before it and its own."""
     query = task.query(prompt)
     begun = task.opening(query)
     if begun is None:
         raise ValueError(f"expected a task whose completions begin with a move, got {task.name}")
     start = (*prompt_tokens(policy.tokenizer, prompt), *prompt_tokens(policy.tokenizer, begun))
-    for move in sorted(move.uci() for move in board.legal_moves):
-        yield (start, move_tokens(policy.tokenizer, begun, task.move_text(move, query))), move
+    for move in sorted(move.uci() for move in parse_fen(query.fen).legal_moves):
+        yield move, (start, move_tokens(policy.tokenizer, begun, task.move_text(move, query)))

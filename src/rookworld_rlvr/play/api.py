@@ -103,6 +103,7 @@ class PlayApi:
             "side": "White" if board.turn else "Black",
             "candidates": [{"move": move, "san": san[move], "eval": pawns} for move, pawns in evals],
             "text": choice.text,
+            "written": choice.written,
             "illegal": list(choice.illegal),
             "replaced": choice.replaced,
         }

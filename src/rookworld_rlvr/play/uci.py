@@ -232,6 +232,9 @@ class UciSession:
             self._illegal += 1
             wrote = ", ".join(text[:10] or "nothing" for text in illegal)
             self._send_info(f"illegal: {wrote}; then {then}; {self._illegal} of {self._prompted} moves in this game")
+        elif choice.written != choice.move and not choice.illegal:
+            known = "" if is_legal_uci(board, choice.written) else ", which is illegal"
+            self._send_info(f"the likeliest legal move; the model wrote {choice.written[:10] or 'nothing'}{known}")
         elif choice.illegal:
             self._send_info(f"not among searchmoves: {', '.join(choice.illegal)}; then {then}")
         lines = [choice.move, *(move for move in choice.candidates if move != choice.move)][: options.multi_pv]

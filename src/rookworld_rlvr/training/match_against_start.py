@@ -9,6 +9,7 @@ from typing import Any
 import chess
 
 from ..evaluation.adjudication import Referee, open_referee
+from ..evaluation.legal_choice import model_player
 from ..evaluation.match import (
     MakePlayer,
     MatchConfig,
@@ -18,7 +19,7 @@ from ..evaluation.match import (
     match_suite,
     with_length,
 )
-from ..evaluation.players import ModelPlayer, Player
+from ..evaluation.players import Player
 from ..evaluation.suite import SuiteName, suite_table
 from ..evaluation.table import Measure, to_json
 from ..model.policy import Policy
@@ -111,7 +112,7 @@ def _players(
     assert task is not None
 
     def player(seed: int) -> Player:
-        model = ModelPlayer(generator, policy.tokenizer, config.decoding, seed, task)
+        model = model_player(policy, generator, config.decoding, seed, task, run.config.evaluation.decoding)
         return WatchedPlayer(model, run, next(observers))
 
     return player

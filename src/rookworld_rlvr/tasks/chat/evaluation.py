@@ -26,6 +26,10 @@ KEYS: Mapping[str, Key] = {
     "chat/loss_above_random": lower(
         "win-probability loss of the answer, less that of a random legal move in the same position",
         "below 0: better than chance", scale=Scale(-1.0, 1.0)),
+    "chat/legal_choice_loss": lower(
+        "win-probability loss of the likeliest legal move in the form that was asked for. Only for evaluated positions",
+        scale=FRACTION),
+    "chat/legal_choice_best": higher("the likeliest legal move has the engine's highest evaluation"),
     "chat/mate_in_one": higher("the answer mates; only for positions in which a move mates"),
     "chat/truncated": lower("the completion was cut at the length limit", "near 0"),
 }  # fmt: skip

@@ -28,6 +28,11 @@ KEYS: Mapping[str, Key] = {
     "policy/win_probability_loss": lower(
         "win-probability loss of the `B:` move by the engine's evaluations; an illegal move loses the whole win "
         "probability of the best move. Only for evaluated positions", scale=FRACTION),
+    "policy/legal_choice_loss": lower(
+        "win-probability loss of the likeliest legal move at the first candidate. Only for evaluated positions",
+        scale=FRACTION),
+    "policy/legal_choice_best": higher(
+        "the likeliest legal move at the first candidate has the engine's highest evaluation"),
     "policy/eval_error": lower(
         "mean distance over five candidates between the win probability of `E:` and the engine's; an illegal, repeated "
         "or missing candidate counts 1", scale=FRACTION),

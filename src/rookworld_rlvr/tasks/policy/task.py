@@ -56,6 +56,8 @@ class PolicyTask(Task):
         "policy/top5_accuracy",
         "policy/mate_in_one",
         "policy/win_probability_loss",
+        "policy/legal_choice_loss",
+        "policy/legal_choice_best",
     )
     decision_key: ClassVar[str] = "policy/legal_best_move"
 
