@@ -17,6 +17,12 @@ def tiny() -> MoveChooser:
 
 
 @pytest.fixture(scope="session")
+def writer() -> MoveChooser:
+    """Return the shipped model as a chooser of the moves that it writes."""
+    return load_chooser("tiny", seed=0, decoding="text")
+
+
+@pytest.fixture(scope="session")
 def api(tiny: MoveChooser) -> PlayApi:
     """Return the API of two names for the same model."""
     return PlayApi([("tiny", tiny), ("other", tiny)])

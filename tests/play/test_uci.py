@@ -18,6 +18,7 @@ from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.play import load_chooser
 from rookworld_rlvr.board.openings import drawn_opening
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.evaluation.legal_choice import legal_logprobs
 from rookworld_rlvr.evaluation.players import DecodingConfig
 from rookworld_rlvr.play.choice import Choice, MoveChooser
 from rookworld_rlvr.play.uci import UciSession
@@ -39,6 +40,14 @@ def session(tiny: MoveChooser, said: list[str]) -> Iterator[UciSession]:
     session.receive("quit")
 
 
+@pytest.fixture
+def written(writer: MoveChooser, said: list[str]) -> Iterator[UciSession]:
+    """Yield a UCI session in which the shipped model plays what it writes."""
+    session = UciSession(lambda _: writer, "tiny", said.append)
+    yield session
+    session.receive("quit")
+
+
 def talk(session: UciSession, said: list[str], *lines: str) -> list[str]:
     """Send the lines and return the answers once all searches have ended."""
     said.clear()
@@ -56,14 +65,14 @@ def test_uci_command_lists_all_options(session: UciSession, said: list[str]) -> 
 
 
 @pytest.mark.parametrize("positions", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_uci_move_at_temperature_0_is_the_model_best_move(
-    positions: int, tiny: MoveChooser, session: UciSession, said: list[str]
+def test_uci_move_at_temperature_0_is_the_written_best_move(
+    positions: int, writer: MoveChooser, written: UciSession, said: list[str]
 ) -> None:
     own = 0
     for number in range(positions):
         board = drawn_opening(number, 0)
-        text = tiny.choose(board, DecodingConfig(), attempts=0).text
-        [*_, last] = talk(session, said, f"position fen {board.fen()}", "go movetime 100")
+        text = writer.choose(board, DecodingConfig(), attempts=0).text
+        [*_, last] = talk(written, said, f"position fen {board.fen()}", "go movetime 100")
         move = last.split()[1]
         assert last.startswith("bestmove ") and chess.Move.from_uci(move) in board.legal_moves
         illegal = [line for line in said if line.startswith("info string illegal")]
@@ -72,8 +81,23 @@ def test_uci_move_at_temperature_0_is_the_model_best_move(
     assert own >= 0.8 * positions
 
 
-def test_info_lines_list_candidates_with_evals_and_best_move_first(session: UciSession, said: list[str]) -> None:
-    message = talk(session, said, "setoption name MultiPV value 5", "position startpos moves e2e4", "go depth 1")
+def test_move_is_the_likeliest_legal_one_beside_the_written_one(
+    tiny: MoveChooser, session: UciSession, said: list[str]
+) -> None:
+    for number in range(4):
+        board = drawn_opening(number, 0)
+        [logprobs] = legal_logprobs(tiny.policy, task_named("policy"), [f"P: {board.fen()}"])
+        choice = tiny.choose(board, DecodingConfig(), attempts=0)
+        assert choice.move == max(logprobs, key=logprobs.__getitem__) and not choice.replaced and not choice.illegal
+        assert choice.written == task_named("policy").move(choice.text, None)
+        message = talk(session, said, f"position fen {board.fen()}", "go movetime 100")
+        assert message[-1] == f"bestmove {choice.move}"
+        told = f"info string the likeliest legal move; the model wrote {choice.written}"
+        assert any(line.startswith(told) for line in message) == (choice.written != choice.move)
+
+
+def test_info_lines_list_candidates_with_evals_and_best_move_first(written: UciSession, said: list[str]) -> None:
+    message = talk(written, said, "setoption name MultiPV value 5", "position startpos moves e2e4", "go depth 1")
     lines = [line.split() for line in message if line.startswith("info depth")]
     assert [line[4] for line in lines] == [str(place) for place in range(1, len(lines) + 1)] and len(lines) > 2
     assert lines[0][-1] == message[-1].split()[1] and len({line[-1] for line in lines}) == len(lines)
@@ -85,8 +109,8 @@ def test_searchmoves_limits_the_answer(session: UciSession, said: list[str]) -> 
     assert last in ("bestmove a2a3", "bestmove h2h4")
 
 
-def test_searchmoves_limits_variations_and_calls_no_legal_move_illegal(session: UciSession, said: list[str]) -> None:
-    message = talk(session, said, "setoption name MultiPV value 5", "position startpos", "go searchmoves a2a3")
+def test_searchmoves_limits_variations_and_calls_no_legal_move_illegal(written: UciSession, said: list[str]) -> None:
+    message = talk(written, said, "setoption name MultiPV value 5", "position startpos", "go searchmoves a2a3")
     assert [line.split()[-1] for line in message if line.startswith("info depth")] == ["a2a3"]
     assert message[0].startswith("info string not among searchmoves: ") and "illegal" not in " ".join(message)
 
@@ -303,8 +327,16 @@ def test_thousand_malformed_uci_lines_give_only_info_strings(session: UciSession
     assert talk(session, said, "position startpos", "go")[-1].startswith("bestmove ")
 
 
-def test_illegal_answer_is_replaced_and_reported(small_model: Path, said: list[str]) -> None:
+def test_model_that_writes_no_move_plays_a_legal_one_and_says_so(small_model: Path, said: list[str]) -> None:
     session = UciSession(lambda path: load_chooser(path, seed=0), str(small_model), said.append)
+    message = talk(session, said, "position startpos", "go")
+    assert chess.Move.from_uci(message[-1].split()[1]) in chess.Board().legal_moves
+    assert message[0].startswith("info string the likeliest legal move; the model wrote ") and "illegal" in message[0]
+    session.receive("quit")
+
+
+def test_illegal_answer_is_replaced_and_reported(small_model: Path, said: list[str]) -> None:
+    session = UciSession(lambda path: load_chooser(path, seed=0, decoding="text"), str(small_model), said.append)
     message = talk(session, said, "setoption name Attempts value 0", "position startpos", "go", "go")
     moves = [line.split()[1] for line in message if line.startswith("bestmove")]
     assert len(moves) == 2 and all(chess.Move.from_uci(move) in chess.Board().legal_moves for move in moves)
