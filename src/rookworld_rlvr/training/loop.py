@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from ..errors import TrainingGaveUpError
 from ..files import append_lines
@@ -16,6 +17,7 @@ from ..stability.faults import Fault, FaultKind
 from ..stability.recovery import Action, escalate
 from .checkpoint import (
     checkpoint_folder,
+    first_whole,
     list_checkpoints,
     restore_checkpoint,
     save_checkpoint,
@@ -152,13 +154,16 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
 
 
 def _restore(run: Run) -> None:
-    """Restore the last good checkpoint; if it is missing, the newest one."""
-    state = run.context.recovery
-    folder = checkpoint_folder(run.folder, state.last_good_step)
-    if not folder.is_dir():
-        folder = list_checkpoints(run.folder)[-1]
-    state.last_good_step = run.context.world.barrier(lambda: restore_checkpoint(folder, run.context), "a restore")
-    run.console.print(f"restored {folder.name}, learning rate × {state.lr_scale:.3g}", highlight=False)
+    """Restore the last good checkpoint; if it is missing or damaged, the newest whole one."""
+    state, world = run.context.recovery, run.context.world
+    good, newest = checkpoint_folder(run.folder, state.last_good_step), list_checkpoints(run.folder)[::-1]
+    folders = [folder for folder in (good, *newest) if folder.is_dir()]
+
+    def load(folder: Path) -> int:
+        return world.barrier(lambda: restore_checkpoint(folder, run.context), "a restore")
+
+    state.last_good_step = first_whole(dict.fromkeys(folders), load, run.say)
+    run.say(f"restored step-{state.last_good_step}, learning rate × {state.lr_scale:.3g}")
 
 
 def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, with_transcripts: bool) -> None:

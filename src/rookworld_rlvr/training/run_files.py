@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import try_lock, whole_lines
+from ..files import follow, try_lock, whole_lines
 from ..rollout.groups import Group, Sample
 from .state import StepReport
 
@@ -62,7 +62,7 @@ def unfinished(root: Path) -> Iterator[Path]:
 
 def unfinished_run(path: Path) -> str:
     """Return a line about a path in the folder of a run that has not finished; empty for any other path."""
-    place = path.expanduser().resolve()
+    place = follow(path.expanduser()).resolve()
     for folder in (place, *place.parents):
         if (folder / METRICS_FILE).is_file() and is_unfinished(folder):
             return f"{path} is of {folder.name}, which has not finished: it is not evaluated"
