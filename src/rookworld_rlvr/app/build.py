@@ -15,6 +15,7 @@ from ..files import write_text
 from ..model.device import select_device
 from ..model.loading import load_policy
 from ..model.lora import require_no_adapter
+from ..model.policy import Policy
 from ..model.sharded import require_sharding, shard
 from ..model.world import Distributed, World
 from ..rewards import Rubric
@@ -30,6 +31,7 @@ from ..stockfish.pool import EnginePool
 from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream, shares
 from ..training.checkpoint import find_run
+from ..training.checks import first_bad_parameter
 from ..training.collection import Sampler
 from ..training.config import RunConfig, Tracker
 from ..training.data import Data, hold_back, load_data, unseen_mates
@@ -62,6 +64,13 @@ def set_threads(threads: int) -> None:
         raise UserError(f"threads: expected 0 or more, got {threads}")
     if threads:
         torch.set_num_threads(threads)
+
+
+def warn_of_weights(policy: Policy, path: str) -> None:
+    """Print a line on standard error if a weight of the model at `path` is not finite."""
+    if name := first_bad_parameter(policy.model):
+        line = f"model.path: {path} has weights that are not finite, the first is {name}: the model has diverged"
+        print(f"rookworld: {line}", file=sys.stderr)
 
 
 def build_run(config: RunConfig, raw: DictConfig, *, label: str = "") -> Run:

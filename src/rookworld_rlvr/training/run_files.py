@@ -39,15 +39,15 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
 
 
 @contextmanager
-def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Lock the run's folder during the block, see `try_lock`. The lock is released however the process ends.
+def locked(folder: Path, *, option: str = "resume", shared: bool = False) -> Iterator[None]:
+    """Lock a training's folder during the block, see `try_lock`. The lock is released however the process ends.
 
-    Raises UserError if another process has the folder locked.
+    Raises UserError that names `option` if another process has the folder locked.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not try_lock(descriptor, shared=shared):
-            raise UserError(f"resume: expected a run that no other process trains, got {folder}")
+            raise UserError(f"{option}: expected a run that no other process trains, got {folder}")
         yield
     finally:
         os.close(descriptor)
