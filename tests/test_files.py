@@ -113,8 +113,8 @@ def test_temporary_file_of_a_killed_process_is_removed_and_that_of_a_running_one
 
     forked(killed)
     [left] = tmp_path.iterdir()
-    start = left.name.rpartition("-")[0]
-    for name in (f"{start}-{os.getppid()}", f"{start}-x", ".state.pt.writing-elsewhere-1"):
+    start = left.name.rpartition(".")[0]
+    for name in (f"{start}.{os.getppid()}", f"{start}.x", ".state.pt.writing.elsewhere.1"):
         (tmp_path / name).touch()
     write_text(file, "whole")
     assert not left.exists() and len(list(tmp_path.iterdir())) == 4

@@ -131,7 +131,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     if not path.name:
         raise IsADirectoryError(f"expected the name of a file, got {str(path)!r}")
-    mine = f".{path.name[:NAME_CHARACTERS]}.writing-{os.uname().nodename[:HOST_CHARACTERS]}-"
+    mine = f".{path.name[:NAME_CHARACTERS]}.writing.{os.uname().nodename[:HOST_CHARACTERS]}."
     for other in _numbered(path.parent, mine):
         if not _runs(int(other.name.removeprefix(mine))):
             other.unlink(missing_ok=True)

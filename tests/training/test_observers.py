@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -138,11 +138,21 @@ class FailingSink(Sink):
     def __init__(self) -> None:
         self.calls = 0
 
-    def _fail(self, *_: Any) -> None:
+    def _fail(self) -> None:
         self.calls += 1
         raise RuntimeError("no more\nroom")
 
-    write = show = conclude = close = _fail
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._fail()
+
+    def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
+        self._fail()
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        self._fail()
+
+    def close(self) -> None:
+        self._fail()
 
 
 @pytest.mark.parametrize("first", ["write", "show", "conclude", "close"])
@@ -210,7 +220,11 @@ def test_closed_console_and_errors_end_the_process_without_a_complaint() -> None
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-c", code], stdout=write, stderr=write, check=False, env={**os.environ, "PYTHONPATH": SOURCE}
+        [sys.executable, "-c", code],
+        stdout=write,
+        stderr=write,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )
     os.close(write)
     assert done.returncode == 0
