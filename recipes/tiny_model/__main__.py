@@ -13,9 +13,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from transformers.utils import logging as transformers_logging
 
-from rookworld_rlvr.errors import BAD_INPUT, DONE, INTERRUPTED, UserError
+from rookworld_rlvr.errors import BAD_INPUT, DONE, GAVE_UP, INTERRUPTED, TrainingGaveUpError, UserError
 from rookworld_rlvr.model.device import Device, select_device
 from rookworld_rlvr.shell import setting, train_command
+from rookworld_rlvr.training.run_files import locked
 
 from .data import load_data
 from .training import MODEL_FOLDER, Training, TrainingConfig
@@ -65,8 +66,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         folder, config = parse(arguments)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, stage in (("data", make_data), ("training", train), ("evaluation", evaluate)):
-            timed(name, stage, folder, config)
+        with locked(folder, option="OUT"):
+            for name, stage in (("data", make_data), ("training", train), ("evaluation", evaluate)):
+                timed(name, stage, folder, config)
+    except TrainingGaveUpError as error:
+        print(f"tiny_model: {error}", file=sys.stderr)
+        return GAVE_UP
     except (UserError, OSError) as error:
         print(f"tiny_model: {error}", file=sys.stderr)
         return BAD_INPUT

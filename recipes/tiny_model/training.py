@@ -25,7 +25,14 @@ from rookworld_rlvr.model.device import add_gradients, map_on_cores
 from rookworld_rlvr.provenance import digest
 from rookworld_rlvr.stockfish.move_evals import MoveEvals
 from rookworld_rlvr.tasks.types import Example
-from rookworld_rlvr.training.saved_state import Header, read_state, save_state
+from rookworld_rlvr.training.saved_state import (
+    Header,
+    NotFiniteError,
+    gave_up,
+    read_state,
+    require_finite,
+    save_state,
+)
 
 from .data import Positions, mirrored
 from .environment_examples import EnvironmentExample, EnvironmentExamples, TransitionPool
@@ -140,18 +147,21 @@ class Training:
         """
         header, sums, summed = self._header(positions, transitions), defaultdict[str, float](float), 0
         pool = TransitionPool(transitions)
-        while self.step < self.config.steps:
-            for name, loss in self.train_step(positions, pool).items():
-                sums[name] += loss
-            summed += 1
-            last = self.step == self.config.steps
-            if self.step % self.config.log_every == 0 or last:
-                means = {name: loss / summed for name, loss in sums.items()}
-                yield {"step": self.step, **means, "lr": self._schedule()}
-                sums.clear()
-                summed = 0
-            if self.step % self.config.save_every == 0 or last:
-                self._save(folder, header)
+        try:
+            while self.step < self.config.steps:
+                for name, loss in self.train_step(positions, pool).items():
+                    sums[name] += loss
+                summed += 1
+                last = self.step == self.config.steps
+                if self.step % self.config.log_every == 0 or last:
+                    means = {name: loss / summed for name, loss in sums.items()}
+                    yield {"step": self.step, **means, "lr": self._schedule()}
+                    sums.clear()
+                    summed = 0
+                if self.step % self.config.save_every == 0 or last:
+                    self._save(folder, header)
+        except NotFiniteError as error:
+            raise gave_up(error, folder, self.step, "try smaller training.lr and training.muon_lr") from error
 
     def resume(self, folder: Path, positions: Positions, transitions: Sequence[Example]) -> bool:
         """Load the state in `folder`; return False if there is none. Raises UserError if it is of another training."""
@@ -209,6 +219,8 @@ class Training:
                 optimizer.step()
                 optimizer.zero_grad()
         self.step += 1
+        if bad := [name for name, loss in losses.items() if not math.isfinite(loss)]:
+            raise NotFiniteError(f"expected finite losses, got {losses[bad[0]]} as {bad[0]}")
         self._update_average()
         return losses
 
@@ -282,9 +294,6 @@ class Training:
 
     def _save(self, folder: Path, header: Header) -> None:
         """Write the model as a Hugging Face folder (bf16, half the size) and then the state to resume from."""
-        self.exported().to(torch.bfloat16).save_pretrained(folder / MODEL_FOLDER)
-        self.tokenizer.save_pretrained(folder / MODEL_FOLDER)
-        # The state is written last, so that the model is complete if the state is that of the last step.
         state = {
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
@@ -292,6 +301,11 @@ class Training:
             "average": self.average,
             "schedule": (self.config.steps, self.config.decay_fraction),
         }
+        # Before anything is replaced.
+        require_finite(state, "state")
+        self.exported().to(torch.bfloat16).save_pretrained(folder / MODEL_FOLDER)
+        self.tokenizer.save_pretrained(folder / MODEL_FOLDER)
+        # The state is written last, so that the model is complete if the state is that of the last step.
         save_state(folder, header, state)
 
 

@@ -1,6 +1,6 @@
 """Errors that end a command, and exit codes. An illegal or malformed completion never raises one of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 # Start of a note on an error that several ranks raise. The rank that reports the error follows.
@@ -47,6 +47,15 @@ def prefixed(where: str, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise UserError(f"{where}: {error}") from error
+
+
+@contextmanager
+def left_out(what: str, say: Callable[[str], object]) -> Iterator[None]:
+    """Run a block that only observes, such as a report: an exception ends the block alone, and `say` gets a line."""
+    try:
+        yield
+    except Exception as error:
+        say(f"{what} is left out: {type(error).__name__}: {first_line(error)}")
 
 
 class PreflightError(RuntimeError):

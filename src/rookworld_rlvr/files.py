@@ -1,11 +1,19 @@
-"""Atomic writes of whole files, and append-only logs of which a crash can only truncate the last line."""
+"""Atomic writes of whole files, and append-only logs of which a crash can only truncate the last line.
 
+Also links to the newest or best of several folders. Where a file system has no links, a text file has their place.
+"""
+
+import errno
 import fcntl
+import filecmp
 import io
 import json
 import os
+import shutil
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,6 +36,12 @@ FOREIGN = {
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 # Enough for every beginning above.
 HEAD_BYTES = 64
+# A file that takes the place of a link has one path.
+POINTER_BYTES = 4096
+# What file systems of networks and other systems answer to a request that they do not support.
+UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+# Characters of a file's and of the computer's name in the name of a temporary file, which may have 255 bytes.
+NAME_CHARACTERS, HOST_CHARACTERS = 60, 40
 
 
 def asset(name: str) -> Path:
@@ -112,11 +126,16 @@ def write_lines(path: Path, lines: Iterable[str], *, end: str = "\n") -> int:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` when the block ends. If it raises, the old file stays.
 
-    Raises OSError.
+    The name has the computer and the process, so two processes that write `path` do not share the file: the one that
+    ends last wins. Temporary files of processes that were killed on this computer are removed. Raises OSError.
     """
     if not path.name:
         raise IsADirectoryError(f"expected the name of a file, got {str(path)!r}")
-    writing = path.with_name(f".{path.name}.writing")
+    mine = f".{path.name[:NAME_CHARACTERS]}.writing.{os.uname().nodename[:HOST_CHARACTERS]}."
+    for other in _numbered(path.parent, mine):
+        if not _runs(int(other.name.removeprefix(mine))):
+            other.unlink(missing_ok=True)
+    writing = path.with_name(f"{mine}{os.getpid()}")
     try:
         yield writing
         writing.replace(path)
@@ -124,12 +143,116 @@ def replacing(path: Path) -> Iterator[Path]:
         writing.unlink(missing_ok=True)
 
 
+def _numbered(folder: Path, start: str) -> list[Path]:
+    """Return the files of a folder whose names are `start` and a number; none if the folder cannot be read."""
+    with suppress(OSError):
+        return [
+            path for path in folder.iterdir() if path.name.startswith(start) and path.name[len(start) :].isdecimal()
+        ]
+    return []
+
+
+def _runs(pid: int) -> bool:
+    """Return True if this computer has such a process."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def point(link: Path, target: Path) -> None:
-    """Make `link` point to the file or folder `target`, by one rename."""
+    """Make `link` point to the folder `target`, which is beside it or below, by one rename.
+
+    On a file system without links, `link` becomes a text file with the relative path, which `follow` reads, and a line
+    on standard error says so once. A folder in the place of the link, as some copies of a run have, is removed if it is
+    a copy of a folder beside it; otherwise it is renamed to `<name>.copied`. Raises OSError.
+    """
+    path = os.path.relpath(target, link.parent)
+    if link.is_dir() and not link.is_symlink():
+        _make_way(link)
     new = link.with_name(f".{link.name}-{os.getpid()}")
-    new.unlink(missing_ok=True)
-    new.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
-    new.replace(link)
+    try:
+        new.unlink(missing_ok=True)
+        try:
+            new.symlink_to(path, target_is_directory=True)
+        except OSError as error:
+            write_text(link, f"{path}\n")
+            _say_no_links(error.strerror or str(error))
+        else:
+            new.replace(link)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def unpoint(link: Path) -> None:
+    """Remove what `point` made, if it is there. A folder in its place is treated as by `point`."""
+    if link.is_dir() and not link.is_symlink():
+        _make_way(link)
+    link.unlink(missing_ok=True)
+
+
+def follow(path: Path | str) -> Path:
+    """Return a path in which text files of `point` are replaced by the folders that they name.
+
+    A text file is followed only to a folder beside it or below, because it may come from a stranger.
+    """
+    given = Path(path)
+    place = Path(given.anchor)
+    for part in given.parts[1:] if given.anchor else given.parts:
+        place = place / part
+        # Most small files are no text, or no path.
+        with suppress(OSError, ValueError):
+            if place.is_file() and place.stat().st_size <= POINTER_BYTES:
+                named = Path(place.read_text(encoding="utf-8").strip())
+                below = named.parts and not named.is_absolute() and ".." not in named.parts
+                if below and (place.parent / named).is_dir():
+                    place = place.parent / named
+    return place
+
+
+@cache
+def _say_no_links(reason: str) -> None:
+    places = "text files with the folder's name take the place of latest, last, best and last_good"
+    print(f"rookworld: no links can be made here ({reason}): {places}", file=sys.stderr)
+
+
+def _make_way(folder: Path) -> None:
+    """Remove a folder if another one beside it has the same content; otherwise rename it to `<name>.copied`."""
+    beside = (path for path in folder.parent.iterdir() if path != folder and path.is_dir() and not path.is_symlink())
+    if any(_same_content(folder, path) for path in beside):
+        shutil.rmtree(folder)
+        return
+    names = (f"{folder.name}.copied{number}" for number in ("", *map(str, range(2, 10**6))))
+    folder.rename(next(path for path in map(folder.with_name, names) if not path.exists()))
+
+
+def _same_content(folder: Path, other: Path) -> bool:
+    """Return True if two folders have the same files, byte for byte."""
+    names = sorted(entry.name for entry in folder.iterdir())
+    if not names or names != sorted(entry.name for entry in other.iterdir()):
+        return False
+    for one, two in ((folder / name, other / name) for name in names):
+        if one.is_dir() and two.is_dir():
+            if not _same_content(one, two):
+                return False
+        elif not (one.is_file() and two.is_file() and filecmp.cmp(one, two, shallow=False)):
+            return False
+    return True
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on disk. Some file systems cannot do that for a folder. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not path.is_dir() or error.errno not in UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
@@ -151,12 +274,16 @@ def whole_lines(path: Path) -> list[str]:
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file or folder until it is closed; return False if another process has it locked.
 
-    With `shared`, other processes may have shared locks at the same time.
+    With `shared`, other processes may have shared locks at the same time. On a file system without locks, as some of
+    networks are, nothing is locked and the answer is True.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
     return True
 
 

@@ -78,14 +78,16 @@ def test_resume_of_a_damaged_run_is_refused_and_removes_nothing(
 ) -> None:
     (run / file).write_text(content)
     kept = sorted(run.rglob("*"))
-    refused(["train", f"resume={run}", "steps=3"], capfd)
+    refused(["train", f"resume={run}/checkpoints/step-2", "steps=3"], capfd)
     assert sorted(run.rglob("*")) == kept and (run / "summary.json").is_file()
 
 
 @pytest.mark.parametrize("saved", [[1], {"sampler": 5}], ids=str)
 def test_state_of_another_shape_is_refused(saved: object, run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.save(saved, run / "checkpoints/step-2/trainer_state.pt")
-    assert "expected a checkpoint of this model" in refused(["train", f"resume={run}", "steps=3"], capfd)
+    assert "expected a checkpoint of this model" in refused(
+        ["train", f"resume={run}/checkpoints/step-2", "steps=3"], capfd
+    )
 
 
 @pytest.mark.parametrize(

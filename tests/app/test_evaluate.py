@@ -541,7 +541,8 @@ def test_label_loss_of_a_diverged_model_is_infinite(
     given = ("suites=[label_loss]", f"model.path={broken_model}")
     table = evaluate(*given)["suites"]["label_loss"]["table"]
     assert table["label_loss/policy"] == {"value": "inf", "low": 0.0, "high": "inf", "n": 3}
-    shown = capfd.readouterr().out
+    shown, errors = capfd.readouterr()
+    assert "not finite, the first is transformer.ln_f.weight: the model has diverged\n" in errors
     assert "│ label_loss/policy " in shown and "∞" in shown and "…" not in shown
     assert '"label_loss/policy": "inf"' in rows_path(tmp_path / "table.json").read_text()
     # The table is equal when it is read from the rows, and the comparison with itself has a gain of 0.

@@ -7,6 +7,7 @@ import chess
 import chess.pgn
 import pytest
 
+from rookworld_rlvr.errors import ScorerError
 from rookworld_rlvr.evaluation.adjudication import Referee, material_winner, open_referee
 from rookworld_rlvr.evaluation.games import Adjudicator, End, PlayedGame, pgn_text
 from rookworld_rlvr.stockfish.engine import EngineConfig
@@ -77,3 +78,19 @@ def test_a_saved_game_has_its_adjudicated_result() -> None:
     record = chess.pgn.read_game(io.StringIO(pgn_text(game, {})))
     assert record is not None
     assert (record.headers["Result"], record.headers["Termination"]) == ("1-0", "adjudicated_material")
+
+
+def test_forgiving_referee_goes_on_by_material_after_its_engine_died(
+    fake_stockfish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DIES", " b ")
+    fens = (KNIGHT_UP, KNIGHT_UP.replace(" w ", " b "), KNIGHT_UP)
+    with open_referee(EngineConfig(path=str(fake_stockfish)), forgiving=True) as referee:
+        games = referee.adjudicate([limited(fen) for fen in fens])
+        assert referee.engine is None and "it has died" in referee.reason
+        assert referee.name == "Stockfish 15.1 fake.nnue, 20000 nodes; material after 1 games"
+    assert [game.adjudicator for game in games] == [Adjudicator.engine, Adjudicator.material, Adjudicator.material]
+    assert [game.winner for game in games[1:]] == [chess.WHITE, chess.WHITE]
+    # An evaluation that names its engine is not continued by another rule.
+    with open_referee(EngineConfig(path=str(fake_stockfish))) as referee, pytest.raises(ScorerError, match="has died"):
+        referee.adjudicate([limited(fens[1])])

@@ -23,11 +23,12 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny_model.__main__ as recipe
-from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.errors import TrainingGaveUpError, UserError
 from rookworld_rlvr.stockfish.move_evals import MoveEvals, render_move_evals
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
+from rookworld_rlvr.training.saved_state import NotFiniteError
 from tiny_model import training as training_module
 from tiny_model.data import Positions, load_data
 from tiny_model.environment_examples import TransitionPool
@@ -380,3 +381,17 @@ def test_tenth_of_the_last_shipped_run_learns_formats_and_legal_moves(stockfish:
     # It had 0.93, 0.98, 0.41 and 0.88 when this was written; a model that learns nothing has 0 of each.
     assert table["policy/valid"] > 0.8 and table["environment/valid"] > 0.9
     assert table["policy/legal_best_move"] > 0.25 and table["environment/next_state_nls"] > 0.8
+
+
+def test_recipe_stops_at_a_loss_that_is_not_finite_and_keeps_its_last_state(
+    transitions: list[Example], tmp_path: Path
+) -> None:
+    training, _ = learn(tmp_path, transitions, replace(SMALL, steps=1))
+    state = (tmp_path / "training_state.pt").read_bytes()
+    training.config = replace(SMALL, steps=3)
+    next(training.model.parameters()).data.fill_(torch.nan)
+    with pytest.raises(TrainingGaveUpError, match=r"^after 2 steps: expected finite losses, got nan as .*kept in "):
+        list(training.run(positions(4), transitions, tmp_path))
+    with pytest.raises(NotFiniteError, match=r"^expected finite numbers to save, got others in state\.model\."):
+        training._save(tmp_path, {})
+    assert (tmp_path / "training_state.pt").read_bytes() == state

@@ -20,10 +20,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rookworld_rlvr.app import build
 from rookworld_rlvr.app.cli import main
-from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.app.hydra_command import EXIT_CODES
+from rookworld_rlvr.errors import TrainingGaveUpError, UserError
 from rookworld_rlvr.files import write_text
 from rookworld_rlvr.model.loading import load_policy
 from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.training import checkpoint as checkpoint_module
+from rookworld_rlvr.training import state as training_state_module
 from rookworld_rlvr.training.checkpoint import (
     find_run,
     list_checkpoints,
@@ -420,3 +423,55 @@ def test_restored_random_state_draws_same_numbers() -> None:
     assert (random.random(), torch.rand(3).tolist()) == drawn
     # A state from more devices than this machine has.
     set_rng_state(kept | {"accelerators": [torch.zeros(16, dtype=torch.uint8)] * (torch.cuda.device_count() + 1)})
+
+
+def test_original_reference_that_is_not_finite_is_restored_and_not_saved(
+    make_saved_run: MakeRun, set_limits: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    set_limits(GOOD_STEPS=1, KEEP_CHECKPOINTS=9)
+    run = make_saved_run("steps=4", "checkpoint_every=1", "reference.refresh_every=2", *SHORT)
+
+    def poison(moment: Moment, context: StepContext, event: Event) -> None:
+        if moment is Moment.updated and event.step + 1 == 3:
+            context.references.original.model.transformer.ln_f.weight[0] = torch.nan
+
+    run.context.hooks.append(poison)
+    train_run(run)
+    assert "restore: parameter (original reference: transformer.ln_f.weight: not finite" in capfd.readouterr().out
+    assert [row["recovery/restores"] for row in metrics(run.folder)] == [0, 0, 1, 1]
+    for folder in list_checkpoints(run.folder):
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert all(value.isfinite().all() for value in model.state_dict().values())
+
+
+@pytest.mark.parametrize("given", ["checkpoint_every=1", "evaluation.curve_every=1"])
+def test_memory_that_runs_out_while_weights_are_averaged_is_a_memory_fault(
+    given: str, make_saved_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_saved_run("steps=4", given, "evaluation.curve_rows=1", *SHORT)
+
+    def averaged(model: nn.Module, other: nn.Module, share: float) -> Any:
+        if run.context.schedule_step == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nand more")
+        return real(model, other, share)
+
+    real = training_state_module.averaged
+    monkeypatch.setattr(training_state_module, "averaged", averaged)
+    with pytest.raises(TrainingGaveUpError, match=r"^step 2: memory \(.*: CUDA out of memory.*; see .*diagnosis.txt$"):
+        train_run(run)
+    diagnosis = (run.folder / "diagnosis.txt").read_text()
+    assert "fault           memory" in diagnosis and "generator.batch_size=16" in diagnosis
+    assert EXIT_CODES[TrainingGaveUpError] == EXIT_CODES[torch.OutOfMemoryError] == 4
+    monkeypatch.undo()
+    assert trash(run.folder) == [] and (run.folder / "faults/step-2.pt").is_file()
+    assert_all_readable(run.folder)
+
+
+def test_memory_that_runs_out_in_a_save_does_not_blame_the_disk(saved: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cpu_state_dict(_: nn.Module) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(checkpoint_module, "cpu_state_dict", cpu_state_dict)
+    with pytest.raises(torch.OutOfMemoryError):
+        save_checkpoint(saved.folder, saved.context, step=3, keep=2)
+    assert names(saved.folder) == ["step-1", "step-2"] and trash(saved.folder) == []

@@ -15,12 +15,13 @@ from transformers.utils import logging as transformers_logging
 from rookworld_rlvr.app.cli import main
 from rookworld_rlvr.app.config import SFTRunConfig
 from rookworld_rlvr.app.sft import load_examples
-from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.errors import TrainingGaveUpError, UserError
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.tasks.corpus import example_key, parse_row, read_corpus
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
+from rookworld_rlvr.training.run_files import locked
 from rookworld_rlvr.training.sft import SFT, SFTConfig, TokenizedExample, batches, sft_loss, tokenize
 from tiny_model.tokenizer import build_tokenizer
 
@@ -243,3 +244,79 @@ def test_the_command_fine_tunes_a_model_and_resumes(
     # It never writes into the folder of another model.
     assert main([*command, f"output={start}"]) == 2
     assert "got the folder of a model" in capfd.readouterr().err
+
+
+def test_sft_stops_at_a_loss_that_is_not_finite_and_keeps_the_last_state(
+    corpus: Any, start: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    command = ["sft", f"corpus=[{corpus.train}]", f"model.path={start}", f"output={folder}", "batch_size=8"]
+    command += ["log_every=1", "save_every=2", "device=cpu", "threads=1", "precision=fp32", "steps=6"]
+    train_step = SFT._train_step
+
+    def poisoned(training: SFT, examples: Sequence[TokenizedExample]) -> float:
+        loss = train_step(training, examples)
+        if training.step == 3:
+            training.policy.model.transformer.ln_f.weight.data[0] = torch.nan
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SFT, "_train_step", poisoned)
+        assert main(command) == 4
+    error = capfd.readouterr().err
+    assert "after 3 steps: expected a finite loss, got nan; the state that was saved last is kept in " in error
+    assert error.count("\n") == 1 and "; try lr=2e-05 in another folder" in error
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+    assert torch.load(folder / "training_state.pt", weights_only=True)["step"] == 2
+    assert main(command) == 0
+    assert "resuming from step 2" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("value", [float("inf"), 3.4e38, float("nan")])
+def test_sft_does_not_save_weights_that_are_not_finite_or_become_so_by_rounding(
+    value: float, examples: list[TokenizedExample], make_training: Callable[..., SFT], tmp_path: Path
+) -> None:
+    training = make_training(replace(SMALL, steps=2, save_every=1))
+    run = training.run(examples, tmp_path)
+    train_step = training._train_step
+
+    def grown(batch: Sequence[TokenizedExample]) -> float:
+        loss = train_step(batch)
+        if training.step == 2:
+            training.policy.model.transformer.wpe.weight.data[-1, 0] = value
+        return loss
+
+    training._train_step = grown  # type: ignore[method-assign]
+    name = "model" if value != 3.4e38 else "rounded"
+    with pytest.raises(TrainingGaveUpError, match=f"^after 2 steps: expected finite .* in state.{name}.*wpe.weight;"):
+        list(run)
+    assert torch.load(tmp_path / "training_state.pt", weights_only=True)["step"] == 1
+
+
+def test_gradient_that_is_not_finite_ends_sft_before_the_update(
+    examples: list[TokenizedExample], make_training: Callable[..., SFT], tmp_path: Path
+) -> None:
+    training = make_training()
+    weight = training.policy.model.transformer.ln_f.weight
+    weight.register_hook(lambda grad: grad * torch.nan)
+    with pytest.raises(TrainingGaveUpError, match=r"^after 0 steps: .* gradient's norm, got nan; nothing is saved in "):
+        list(training.run(examples, tmp_path))
+    assert weight.isfinite().all() and list(tmp_path.iterdir()) == []
+
+
+def test_two_sft_trainings_do_not_share_a_folder(
+    corpus: Any, start: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with locked(tmp_path, option="output"):
+        given = [
+            "sft",
+            f"corpus=[{corpus.train}]",
+            f"model.path={start}",
+            f"output={tmp_path}",
+            "device=cpu",
+            "steps=1",
+        ]
+        assert main(given) == 2
+    assert "output: expected a run that no other process trains, got " in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,10 +1,12 @@
 """Construction of a run, its scorer and its other objects from a configuration."""
 
 import random
+import shutil
 import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -15,8 +17,10 @@ from ..files import write_text
 from ..model.device import select_device
 from ..model.loading import load_policy
 from ..model.lora import require_no_adapter
+from ..model.policy import Policy
 from ..model.sharded import require_sharding, shard
 from ..model.world import Distributed, World
+from ..progress import ConsoleStream
 from ..rewards import Rubric
 from ..rewards.evaluation_cache import EvaluationCache, load_cache
 from ..rewards.move_evaluations import MoveEvaluations
@@ -30,6 +34,7 @@ from ..stockfish.pool import EnginePool
 from ..tasks.corpus import example_key
 from ..tasks.prompt_stream import PromptStream, shares
 from ..training.checkpoint import find_run
+from ..training.checks import first_bad_parameter
 from ..training.collection import Sampler
 from ..training.config import RunConfig, Tracker
 from ..training.data import Data, hold_back, load_data, unseen_mates
@@ -37,7 +42,7 @@ from ..training.memory import measure_peak
 from ..training.optim import make_optimizer
 from ..training.run import Run
 from ..training.run_files import CONFIG_FILE, METRICS_FILE, make_run_folder
-from ..training.sinks import ConsoleSink, JsonlSink, Sink, make_tracker, require_tracker
+from ..training.sinks import ConsoleSink, JsonlSink, Observer, Sink, make_tracker, require_tracker
 from ..training.state import StepContext
 from .generators import config_for_second_model, make_generator
 from .processes import join_world, local_rank, started_by_torchrun, threads_of_a_rank
@@ -49,6 +54,12 @@ LINE = 1000
 def make_console(*, quiet: bool = False) -> Console:
     """Return a console that is wide enough never to shorten a line. A narrower terminal wraps lines itself."""
     return Console(file=sys.stdout, width=LINE, quiet=quiet, highlight=False)
+
+
+def run_console(*, quiet: bool) -> Console:
+    """Return the console of a run, which continues if the console cannot be written to."""
+    stream: Any = ConsoleStream(sys.stdout)
+    return Console(file=stream, width=LINE, quiet=quiet, highlight=False)
 
 
 def print_lines(console: Console, *lines: str) -> None:
@@ -64,6 +75,13 @@ def set_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+def warn_of_weights(policy: Policy, path: str) -> None:
+    """Print a line on standard error if a weight of the model at `path` is not finite."""
+    if name := first_bad_parameter(policy.model):
+        line = f"model.path: {path} has weights that are not finite, the first is {name}: the model has diverged"
+        print(f"rookworld: {line}", file=sys.stderr)
+
+
 def build_run(config: RunConfig, raw: DictConfig, *, label: str = "") -> Run:
     """Build a run: load and check everything, then make its folder. A run that cannot start makes no folder.
 
@@ -77,7 +95,7 @@ def build_run(config: RunConfig, raw: DictConfig, *, label: str = "") -> Run:
             run.folder, _ = find_run(config.resume)
         else:
             run.folder = run.context.world.rank_0_only(lambda: _new_folder(run, label), "the run's folder")
-        run.sinks = _make_sinks(run, raw) if run.context.world.is_rank_0 else []
+        run.sinks = run.context.world.barrier(lambda: _make_sinks(run, raw), "the trackers")
     except BaseException:
         run.close()
         raise
@@ -132,7 +150,7 @@ def _build(config: RunConfig, device: torch.device, world: World) -> Run:
         config=config,
         context=context,
         data=data,
-        console=make_console(quiet=not world.is_rank_0),
+        console=run_console(quiet=not world.is_rank_0),
         evaluations=evaluations,
         make_generator=lambda other: make_generator(other, config_for_second_model(config.generator)),
     )
@@ -160,17 +178,27 @@ def _new_folder(run: Run, label: str) -> Path:
 
 
 def _make_sinks(run: Run, raw: DictConfig) -> list[Sink]:
-    config = run.config
-    sinks: list[Sink] = [
-        JsonlSink(run.folder / METRICS_FILE),
-        ConsoleSink(run.console, config.steps),
-    ]
-    if config.logging.tracker is Tracker.none:
+    """Return the sinks of rank 0, the record first; none on other ranks. Raises UserError.
+
+    If a tracker does not start, the folder of a new run is removed.
+    """
+    config, tracker = run.config, run.config.logging.tracker
+    if not run.context.world.is_rank_0:
+        return []
+    console = Observer("the console's line", ConsoleSink(run.console, config.steps), run.say)
+    sinks: list[Sink] = [JsonlSink(run.folder / METRICS_FILE), console]
+    if tracker is Tracker.none:
         return sinks
     settings = OmegaConf.to_container(raw, resolve=True, enum_to_str=True)
     assert isinstance(settings, dict)
     named = {str(key): value for key, value in settings.items()}
-    return [*sinks, make_tracker(config.logging.tracker, run.folder, named)]
+    try:
+        made = make_tracker(tracker, run.folder, named)
+    except UserError:
+        if not config.resume:
+            shutil.rmtree(run.folder, ignore_errors=True)
+        raise
+    return [*sinks, Observer(f"logging.tracker={tracker}", made, run.say)]
 
 
 def make_scorers(config: RunConfig) -> tuple[Scorer, MoveEvaluations]:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from ..errors import DONE
+from ..files import follow
 from ..report.export import export
 from ..shell import shell_word
 from .arguments import OneLineParser, warn_of_unfinished
@@ -21,7 +22,7 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld export", description=__doc__)
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder, or outputs/latest")
+    parser.add_argument("run", metavar="RUN", type=follow, help="a run's folder, or outputs/latest")
     parser.add_argument("--to", metavar="FOLDER", type=Path, required=True, help="a new or an empty folder")
     parser.add_argument("--checkpoint", default="last", help="last (default, which was evaluated), best or step-N")
     return parser

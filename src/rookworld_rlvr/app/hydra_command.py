@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 import hydra
+import torch
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -45,6 +46,8 @@ EXIT_CODES: dict[type[Exception], int] = {
     # Raised outside a step, in the preflight checks or an evaluation, where there is no recovery.
     GeneratorError: GAVE_UP,
     ScorerError: GAVE_UP,
+    # In an evaluation or a checkpoint outside a step.
+    torch.OutOfMemoryError: GAVE_UP,
 }
 MULTIRUN_FLAGS = ("-m", "--multirun")
 # Start of hydra's advice for adding an unknown option. It is left out, because a dataclass refuses unknown options.

@@ -1,5 +1,6 @@
 """`rookworld inspect BATCH`: replay the batch of a fault, and show the terms of its loss and any fault that recurs."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from ..errors import DONE, UserError
+from ..files import follow
 from ..model.weights import load_training_state
 from ..objective import LossSizes
 from ..report.terminal import printable
@@ -16,7 +18,7 @@ from ..rewards.rubric import MoveSource
 from ..rollout.generator import GeneratorKind
 from ..stability.faults import FaultError
 from ..training.all_moves import MoveBatch
-from ..training.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint
+from ..training.checkpoint import checkpoint_step, first_whole, list_checkpoints, load_checkpoint
 from ..training.checks import check_kl, check_loss
 from ..training.config import RunConfig
 from ..training.diagnosis import load_fault
@@ -34,7 +36,7 @@ SHOWN_SAMPLES = 8
 def main(argv: list[str]) -> int:
     """Run the command and return 0, whether or not the fault occurs again. Raises UserError."""
     parser = OneLineParser(prog="rookworld inspect", description="Replay the batch of a fault.")
-    parser.add_argument("batch", metavar="BATCH", type=Path, help="a file of a run's folder, faults/step-N.pt")
+    parser.add_argument("batch", metavar="BATCH", type=follow, help="a file of a run's folder, faults/step-N.pt")
     inspect_batch(parser.parse_args(argv).batch)
     return DONE
 
@@ -72,12 +74,18 @@ def _context(run_folder: Path, saved: dict[str, Any]) -> tuple[StepContext, str]
     config.rubric.source = MoveSource.rules
     context = build_unsaved_run(config).context
     earlier = [folder for folder in list_checkpoints(run_folder) if checkpoint_step(folder) < saved["step"]]
+    loaded: list[Path] = []
+
+    def load(folder: Path) -> None:
+        load_checkpoint(folder, context)
+        loaded.append(folder)
+
     if earlier:
-        load_checkpoint(earlier[-1], context)
+        first_whole(earlier[::-1], load, lambda line: print(f"rookworld: {line}", file=sys.stderr))
     if saved["policy"] is not None:
         load_training_state(context.policy.model, saved["policy"])
         return context, "those of the fault"
-    return context, str(earlier[-1] if earlier else "those the run began with")
+    return context, str(loaded[-1] if loaded else "those the run began with")
 
 
 def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> None:

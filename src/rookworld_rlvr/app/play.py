@@ -65,10 +65,12 @@ def load_chooser(path: str, seed: int, task: str = "policy", decoding: str = DEC
     from ..model.loading import ModelConfig, load_policy
     from ..play.choice import MoveChooser
     from ..rollout.generator import GeneratorConfig
+    from .build import warn_of_weights
     from .generators import make_generator
 
     warn_of_unfinished(path)
     policy = load_policy(ModelConfig(path=path), select_device(Device.auto), Precision.auto)
+    warn_of_weights(policy, path)
     policy.model.eval()
     with torch.no_grad():
         plays = task_named(task)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ..errors import DONE, UserError
-from ..files import check_output_file, file_type, write_text
+from ..files import check_output_file, file_type, follow, write_text
 from ..report.learning_curve import learning_curve_svg
 from ..report.page import REPORT, render
 from ..report.run_record import read_run
@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="rookworld report", description="Write one HTML file about one or several runs. It needs no network."
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or outputs/latest")
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=follow, help="a run's folder, or outputs/latest")
     output = f"file to write (default: {REPORT} in the folder of the first run); FILE.svg: only the learning curve"
     parser.add_argument("--output", metavar="FILE", type=Path, help=output)
     return parser

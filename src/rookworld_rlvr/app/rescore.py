@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from ..errors import UserError, prefixed
+from ..files import follow
 from ..report.terminal import printable
 from ..report.transcripts import Transcript, read_transcripts
 from ..rewards.score import ScoreRequest
@@ -58,9 +59,10 @@ def _parser() -> OneLineParser:
 
 
 def _folder(text: str) -> Path:
-    if not Path(text).is_dir():
+    folder = follow(text)
+    if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"expected a run's folder, got {text!r}")
-    return Path(text)
+    return folder
 
 
 def _rescore(config: RunConfig, raw: DictConfig) -> None:

@@ -1,11 +1,11 @@
 """`rookworld rollouts RUN-OR-FILE`: print a model's completions as boards, beginning with the last step."""
 
 import argparse
-from pathlib import Path
 
 from rich.console import Console
 
 from ..errors import DONE, UserError
+from ..files import follow
 from ..report.terminal import transcript_view
 from ..report.transcripts import Transcript, draw, read_transcripts
 from ..tasks import all_tasks
@@ -45,7 +45,9 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="rookworld rollouts", description=__doc__)
-    parser.add_argument("path", metavar="RUN-OR-FILE", type=Path, help="a run's folder, or what evaluate output= wrote")
+    parser.add_argument(
+        "path", metavar="RUN-OR-FILE", type=follow, help="a run's folder, or what evaluate output= wrote"
+    )
     parser.add_argument("--failed", action="store_true", help="only completions that were refused, illegal or wrong")
     parser.add_argument("--task", choices=[task.name for task in all_tasks()], help="only this task")
     parser.add_argument("--step", type=int, help="only this step")

@@ -1,5 +1,6 @@
 """`rookworld sft corpus=[…] model.path=…`: supervised fine-tuning of an existing model, which can be resumed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -12,9 +13,10 @@ from ..shell import command, setting
 from ..tasks.corpus import exclude_positions, read_corpus
 from ..tasks.types import Example
 from ..training.data import held_out_positions, positions_of
+from ..training.run_files import locked
 from ..training.saved_state import STATE_FILE
 from ..training.sft import SFT, tokenize
-from .build import make_console, print_lines, set_threads
+from .build import make_console, print_lines, set_threads, warn_of_weights
 from .config import SFTRunConfig
 from .hydra_command import run_command
 
@@ -31,10 +33,17 @@ def _sft(config: SFTRunConfig, _raw: DictConfig) -> None:
         raise UserError(f"output: expected a folder, got {config.output!r}")
     folder = Path(config.output).expanduser()
     make_folder(folder, "output")
+    with locked(folder, option="output"):
+        _train(config, labelled, folder)
+
+
+def _train(config: SFTRunConfig, labelled: Sequence[Example], folder: Path) -> None:
+    """Train a model on the examples, from the state in the folder if there is one."""
     if (folder / "config.json").exists() and not (folder / STATE_FILE).exists():
         wanted = "a new folder, or that of an interrupted training"
         raise UserError(f"output: expected {wanted}, got the folder of a model: {folder}")
     policy = load_policy(ModelConfig(path=config.model.path), select_device(config.device), config.precision)
+    warn_of_weights(policy, config.model.path)
     training, console = SFT(policy, config, seed=config.seed), make_console()
     examples = tokenize(labelled, policy.tokenizer, training.positions)
     if not examples:

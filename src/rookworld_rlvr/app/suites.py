@@ -40,6 +40,7 @@ from ..stockfish.engine import EngineConfig
 from ..tasks import all_tasks
 from ..tasks.corpus import example_key
 from ..training.data import EvaluationData, evaluation_rows, unseen_mates
+from .build import warn_of_weights
 from .config import EvaluateConfig
 from .generators import config_for_second_model, make_generator
 
@@ -58,8 +59,13 @@ class Evaluated:
 
 
 def load_model(config: EvaluateConfig, path: str) -> Policy:
-    """Load a model with the device and precision of this evaluation. Raises UserError."""
-    return load_policy(ModelConfig(path=path), select_device(config.device), config.precision)
+    """Load a model with the device and precision of this evaluation; a line names weights that are not finite.
+
+    Raises UserError.
+    """
+    policy = load_policy(ModelConfig(path=path), select_device(config.device), config.precision)
+    warn_of_weights(policy, path)
+    return policy
 
 
 def build_suites(evaluated: Evaluated) -> list[Suite]:

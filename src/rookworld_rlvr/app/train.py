@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from ..errors import DONE, UserError
+from ..errors import DONE, UserError, left_out
 from ..errors import INTERRUPTED as INTERRUPTED_CODE
 from ..files import write_text
 from ..report.page import REPORT, render
@@ -46,7 +46,8 @@ def main(argv: list[str]) -> int:
     members: list[Member] = []
     code = run_or_start(NAME, argv, lambda: run_command(NAME, RunConfig, argv, partial(_train, members)))
     if members:
-        _show_sweep(members)
+        with left_out("the sweep's table", partial(print, file=sys.stderr)):
+            _show_sweep(members)
     return code
 
 
@@ -62,11 +63,14 @@ def _train(members: list[Member], config: RunConfig, raw: DictConfig) -> int:
     lines = [*run.data.notes, f"run folder: {run.folder}"]
     print_lines(run.console, *([str(member)] if member else []), *lines)
     summary = train(run)
-    if summary["gain"] and member is None:
-        run.console.print(gain_table(summary))
+    with left_out("the table", run.say):
+        if summary["gain"] and member is None:
+            run.console.print(gain_table(summary))
     print_lines(run.console, f"{_ending(summary)} after {summary['steps']} steps, {summary['wall_s']:.0f} s")
     if run.context.world.is_rank_0:
-        _report(run, summary, brief=member is not None)
+        with left_out("the report", run.say):
+            _report(run, brief=member is not None)
+        run.say(_next(run.folder, summary))
         if member is not None:
             members.append(Member(overrides(), summary, run.folder))
     return INTERRUPTED_CODE if summary["stopped"] == INTERRUPTED else DONE
@@ -86,12 +90,12 @@ def _show_sweep(members: Sequence[Member]) -> None:
     print_lines(console, f"to compare them on one page: {compare}")
 
 
-def _report(run: Run, summary: Mapping[str, Any], *, brief: bool) -> None:
-    """Write the report, and print its path and the next command; unless `brief`, print the run's summary, too."""
+def _report(run: Run, *, brief: bool) -> None:
+    """Write the report, and print its path; unless `brief`, print the run's summary, too."""
     report, record = run.folder / REPORT, read_run(run.folder)
     write_text(report, render([record]))
     sentences = [] if brief else summarise_run(record.summary, record.metrics).sentences()
-    print_lines(run.console, *sentences, f"report: {report}", _next(run.folder, summary))
+    print_lines(run.console, *sentences, f"report: {report}")
 
 
 def _next(folder: Path, summary: Mapping[str, Any]) -> str:

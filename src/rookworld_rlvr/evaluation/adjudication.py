@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import chess
 
 from ..board.evals import material_balance
+from ..errors import ScorerError
 from ..stockfish.engine import Engine, EngineConfig, EngineUnusableError, engine_position
 from ..stockfish.uci import Limit
 from .games import Adjudicator, End, PlayedGame
@@ -22,27 +23,40 @@ WIN_MATERIAL_PAWNS = 3
 NODES = 20_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Referee:
-    """A referee that adjudicates games by its engine, or by material if it has none."""
+    """A referee that adjudicates games by its engine, or by material if it has none or, if forgiving, if it fails."""
 
     engine: Engine | None = None
     name: str = "material"
     """The engine's name and nodes, or `material`."""
     reason: str = ""
-    """Reason in one line if no engine could be opened; otherwise empty."""
+    """Reason in one line if no engine could be opened, or if it failed; otherwise empty."""
+    forgiving: bool = False
+    """Adjudicate by material from the game on at which the engine fails."""
+    _by_engine: int = 0
+    """Number of games that the engine has adjudicated."""
 
     def adjudicate(self, games: Sequence[PlayedGame]) -> list[PlayedGame]:
         """Return the games in order. Those that reached the ply limit have an adjudicator and, unless drawn, a winner.
 
-        Raises ScorerError if the engine fails.
+        Raises ScorerError if the engine fails and the referee is not forgiving.
         """
         return [self._adjudicated(game) if game.end is End.ply_limit else game for game in games]
 
     def _adjudicated(self, game: PlayedGame) -> PlayedGame:
         if self.engine is None:
             return replace(game, adjudicator=Adjudicator.material, winner=material_winner(game.board))
-        return replace(game, adjudicator=Adjudicator.engine, winner=engine_winner(self.engine, game.board))
+        try:
+            winner = engine_winner(self.engine, game.board)
+        except ScorerError as error:
+            if not self.forgiving:
+                raise
+            self.engine, self.reason = None, str(error)
+            self.name = f"{self.name}; material after {self._by_engine} games" if self._by_engine else "material"
+            return self._adjudicated(game)
+        self._by_engine += 1
+        return replace(game, adjudicator=Adjudicator.engine, winner=winner)
 
 
 OpenReferee = Callable[[], AbstractContextManager[Referee]]
@@ -54,11 +68,14 @@ def by_material() -> AbstractContextManager[Referee]:
 
 
 @contextmanager
-def open_referee(config: EngineConfig) -> Iterator[Referee]:
-    """Open a referee with the configured Stockfish. If it does not work, use material and set the referee's reason."""
+def open_referee(config: EngineConfig, *, forgiving: bool = False) -> Iterator[Referee]:
+    """Open a referee with the configured Stockfish. If it does not work, use material and set the referee's reason.
+
+    A `forgiving` referee does so, too, if the engine fails in a search.
+    """
     try:
         engine = Engine(config, lines=1)
-        referee = Referee(engine, f"{engine.identity()}, {NODES} nodes")
+        referee = Referee(engine, f"{engine.identity()}, {NODES} nodes", forgiving=forgiving)
     except EngineUnusableError as error:
         yield Referee(reason=str(error))
         return

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserError, first_line
-from ..files import HEAD_BYTES, LFS_POINTER, asset, foreign_content
+from ..files import HEAD_BYTES, LFS_POINTER, asset, follow, foreign_content
 from .batch import collate
 from .device import Precision, is_accelerator, resolve_precision
 from .lora import ADAPTER_CONFIG, LoRAConfig, adapter_base, add_adapter, merge_adapter
@@ -66,7 +66,7 @@ def is_model_folder(folder: Path) -> bool:
 
 def load_policy(config: ModelConfig, device: torch.device, precision: Precision) -> Policy:
     """Load the model in float32, and its tokenizer. Raises UserError with one line if they cannot be loaded."""
-    source = str(tiny_model_folder()) if config.path == TINY else os.path.expanduser(config.path)
+    source = _source(config.path)
     _check_source(source)
     # The problems that transformers warns about are checked here, and its progress bars would hide our message.
     transformers_logging.set_verbosity_error()
@@ -100,6 +100,16 @@ def load_policy(config: ModelConfig, device: torch.device, precision: Precision)
     if config.activation_checkpointing:
         recompute_blocks(model)
     return policy
+
+
+def _source(path: str) -> str:
+    """Return the folder or hub name of a model's path."""
+    if path == TINY:
+        return str(tiny_model_folder())
+    source = os.path.expanduser(path)
+    # A Path has no "./" before it, by which a folder differs from a hub name.
+    followed = follow(source)
+    return source if followed == Path(source) else str(followed)
 
 
 def _check_source(source: str) -> None:

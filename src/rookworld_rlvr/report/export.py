@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ..errors import UserError
 from ..evaluation.headline import MATCH_ELO, headline_keys
 from ..evaluation.keys import key_of, lower_is_better
-from ..files import make_folder, write_text
+from ..files import follow, make_folder, write_text
 from ..model.device import Precision
 from ..model.loading import ModelConfig, is_model_folder, load_policy
 from ..model.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -132,7 +132,7 @@ def _result(key: str, measure: Mapping[str, Any]) -> EvalResult:
 
 def _checkpoint(run: Path, name: str) -> Path:
     known = list_checkpoints(run.resolve())
-    folder = (known[-1] if name == "last" and known else run / FOLDER / name).resolve()
+    folder = (known[-1] if name == "last" and known else follow(run / FOLDER / name)).resolve()
     # `best` is a link to another checkpoint. A run from an untrusted source may contain links to any file.
     if not folder.is_relative_to(run.resolve()) or not is_model_folder(folder):
         there = ", ".join(["last", "best", *(path.name for path in known)])

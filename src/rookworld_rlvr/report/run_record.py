@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import whole_lines
+from ..files import follow, whole_lines
 from ..training.run_files import CONFIG_FILE, METRICS_FILE, ROLLOUTS_FILE, SUMMARY
 from .transcripts import Transcript, described, of_run
 
@@ -33,7 +33,7 @@ class RunRecord:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run's folder. Raises UserError if the folder does not contain a run."""
-    resolved = folder.resolve()
+    resolved = follow(folder).resolve()
     if not (resolved / CONFIG_FILE).is_file():
         raise UserError(f"expected a run's folder, with {CONFIG_FILE} in it, got {folder}")
 

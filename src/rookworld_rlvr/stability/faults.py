@@ -30,8 +30,8 @@ class FaultKind(StrEnum):
     parameter = "parameter"
     """A weight is not finite."""
     memory = "memory"
-    """The device's memory was not sufficient for a single completion, for sampling, for the optimiser's step, or for a
-    sharded model."""
+    """The device's memory was not sufficient for a single completion, for sampling, for the optimiser's step, for a
+    sharded model, or for the copy of the weights that a validation or a checkpoint needs."""
 
 
 # After these faults the weights themselves are wrong, so skipping an update does not help.

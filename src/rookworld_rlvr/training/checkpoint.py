@@ -9,20 +9,19 @@ to. The best one so far and the last one of a run have ordinary weights in its p
 
 import copy
 import math
-import os
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import UserError, first_line
-from ..files import point
+from ..files import follow, point, sync, unpoint
 from ..model.adapter import has_adapter
 from ..model.device import random_states, set_random_states
 from ..model.lora import save_adapter
@@ -36,6 +35,16 @@ FOLDER = "checkpoints"
 WRITING, REMOVING = ".writing-", ".removing-"
 BEST, LAST_GOOD, LAST = "best", "last_good", "last"
 MIB = 2**20
+Loaded = TypeVar("Loaded")
+
+# Parts of a state, see `_state`.
+STATE_KEYS = frozenset(
+    ("step", "policy", "references", "optimizer", "schedule_step", "guards", "rng", "prompts", "recovery")
+)
+
+
+class DamagedCheckpointError(UserError):
+    """A checkpoint whose state cannot be read: it is truncated, missing or has been changed."""
 
 
 Gathered = tuple[dict[str, Tensor], dict[str, Any]]
@@ -51,7 +60,7 @@ def save_checkpoint(run_folder: Path, context: StepContext, *, step: int, keep: 
     Rank 0 writes, but all ranks must call this together, because each may hold a part of the weights.
 
     An existing checkpoint of this step is left unchanged. Raises UserError if the checkpoint cannot be written; the
-    existing checkpoints are then untouched.
+    existing checkpoints are then untouched. Raises torch.OutOfMemoryError.
     """
     gathered: Gathered | None = None
     if context.policy.sharded:
@@ -67,6 +76,10 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
     if not final.exists():
         try:
             _write(run_folder, context, gathered, final, last=last)
+        except torch.OutOfMemoryError:
+            # A RuntimeError too, but no fault of the disk.
+            _sweep(final.parent)
+            raise
         except (OSError, RuntimeError, SafetensorError) as error:
             # torch's message does not say that the disk is full.
             free = f"{shutil.disk_usage(run_folder).free // MIB} MiB free there"
@@ -81,7 +94,7 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
         if folder.exists():
             point(final.parent / name, folder)
         else:
-            (final.parent / name).unlink(missing_ok=True)
+            unpoint(final.parent / name)
     pinned = (recovery.best_step, recovery.last_good_step, *recovery.candidates)
     stay = {final, *list_checkpoints(run_folder)[-keep:]}
     stay |= {checkpoint_folder(run_folder, number) for number in pinned}
@@ -90,7 +103,10 @@ def _save(run_folder: Path, context: StepContext, gathered: Gathered | None, ste
 
 
 def load_checkpoint(folder: Path, context: StepContext) -> int:
-    """Load the whole saved state; return the number of steps done. Raises UserError."""
+    """Load the whole saved state; return the number of steps done.
+
+    Raises DamagedCheckpointError, and then nothing is changed; UserError if it is a state of another model or data.
+    """
     state = _read(folder)
     try:
         context.sampler.prompts.load_state_dict(state["prompts"])
@@ -98,7 +114,7 @@ def load_checkpoint(folder: Path, context: StepContext) -> int:
         context.guards.load_state_dict(state["guards"])
         context.recovery.load_state_dict(state["recovery"])
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
-        raise _unreadable_checkpoint_error(folder, error) from error
+        raise UserError(_unreadable(folder, error)) from error
     return int(state["step"])
 
 
@@ -140,18 +156,45 @@ def list_checkpoints(run_folder: Path) -> list[Path]:
     return sorted((path for path in folders if path.name.removeprefix("step-").isdecimal()), key=checkpoint_step)
 
 
+def first_whole(folders: Iterable[Path], load: Callable[[Path], Loaded], say: Callable[[str], None]) -> Loaded:
+    """Return the result of `load` for the first checkpoint that is not damaged; `say` names each that is passed over.
+
+    Raises DamagedCheckpointError, about the first, if all are damaged.
+    """
+    failures: list[DamagedCheckpointError] = []
+    for folder in folders:
+        if failures:
+            say(f"{failures[-1]}; {folder.name} is used in its place")
+        try:
+            return load(folder)
+        except DamagedCheckpointError as error:
+            failures.append(error)
+    raise failures[0]
+
+
 def find_run(resume: str) -> tuple[Path, Path | None]:
     """Return the run's folder that `resume=` names, and the checkpoint: the one named, or the newest.
 
     The checkpoint is None if the run was stopped before its first one; the run then starts again. Raises UserError.
     """
-    folder = Path(resume).expanduser()
+    folder = follow(Path(resume).expanduser())
     if (folder / STATE_FILE).is_file():
         return _from_here(folder.resolve().parents[1]), _from_here(folder.resolve())
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"resume: expected a run's folder with checkpoints, or a checkpoint, got {resume}")
     folder = _from_here(folder.resolve())
     return folder, next(iter(reversed(list_checkpoints(folder))), None)
+
+
+def checkpoints_to_resume(resume: str) -> list[Path]:
+    """Return the checkpoint that `resume=` names or, if it names a run, all of the run, the newest first.
+
+    Raises UserError.
+    """
+    folder, checkpoint = find_run(resume)
+    if checkpoint is None or (follow(Path(resume).expanduser()) / STATE_FILE).is_file():
+        return [checkpoint] if checkpoint else []
+    return list_checkpoints(folder)[::-1]
 
 
 def _from_here(folder: Path) -> Path:
@@ -186,17 +229,9 @@ def _write(run_folder: Path, context: StepContext, gathered: Gathered | None, fi
     if (run_folder / CONFIG_FILE).is_file():
         shutil.copyfile(run_folder / CONFIG_FILE, writing / CONFIG_FILE)
     for path in (*writing.iterdir(), writing):
-        _sync(path)
+        sync(path)
     writing.rename(final)
-    _sync(final.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(final.parent)
 
 
 def _sweep(parent: Path) -> None:
@@ -212,14 +247,18 @@ def _read(folder: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
         if not isinstance(state, dict):
             raise ValueError(f"expected a dictionary in {STATE_FILE}, got {type(state).__name__}")
+        if missing := STATE_KEYS - state.keys():
+            raise ValueError(f"expected all parts of a state in {STATE_FILE}, got none of {', '.join(sorted(missing))}")
+    except torch.OutOfMemoryError:
+        raise
     # An unpickler that reads damaged bytes may raise any exception.
     except Exception as error:
-        raise _unreadable_checkpoint_error(folder, error) from error
+        raise DamagedCheckpointError(_unreadable(folder, error)) from error
     return state
 
 
-def _unreadable_checkpoint_error(folder: Path, error: Exception) -> UserError:
-    return UserError(f"resume: expected a checkpoint of this model and data in {folder}: {first_line(error)}")
+def _unreadable(folder: Path, error: Exception) -> str:
+    return f"resume: expected a checkpoint of this model and data in {folder}: {first_line(error)}"
 
 
 def _state(context: StepContext, step: int) -> dict[str, Any]:

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+
+import torch
 
 from ..errors import TrainingGaveUpError
 from ..files import append_lines
 from ..model.weights import checksum, training_state
 from ..model.world import RankError
 from ..progress import progress
-from ..stability.faults import Fault, FaultKind
+from ..stability.faults import Fault, FaultKind, out_of_memory
 from ..stability.recovery import Action, escalate
 from .checkpoint import (
     checkpoint_folder,
+    first_whole,
     list_checkpoints,
     restore_checkpoint,
     save_checkpoint,
@@ -67,6 +71,23 @@ def run_steps(run: Run, first_step: int) -> tuple[int, str, float]:
 
 
 def _finish_step(run: Run, report: StepReport, *, last: bool) -> None:
+    """Apply recovery after a step, write its metrics, and validate or save if due.
+
+    Memory that runs out here, where the averaged weights need a copy, is a memory fault. Raises TrainingGaveUpError.
+    """
+    try:
+        _apply_outcome(run, report, last=last)
+    except torch.OutOfMemoryError as error:
+        fault = out_of_memory("validation or checkpoint", error).fault
+        report = replace(report, fault=fault, fault_batch=None)
+        # Without an exchange: the other ranks may be in another one.
+        if run.context.world.is_rank_0:
+            save_fault(run.folder, report)
+            write_diagnosis(run.folder, run.context, report, reason="memory ran out after the update")
+        raise TrainingGaveUpError(f"step {report.step + 1}: {fault}; see {run.folder / DIAGNOSIS}") from error
+
+
+def _apply_outcome(run: Run, report: StepReport, *, last: bool) -> None:
     """Apply recovery after a step, write its metrics, and validate or save if due. Raises TrainingGaveUpError."""
     context, step = run.context, report.step + 1
     compare_weights(run, step)
@@ -112,16 +133,31 @@ def _late_fault(run: Run, report: StepReport, *, about_to_save: bool) -> Fault |
     if report.fault is not None and report.fault.damages_weights:
         return None
     if about_to_save and not _finite_state(context):
-        model = context.policy.model
-        where = first_bad_moment(context.optimizer, model) or first_bad_parameter(model) or "reference"
-        return Fault(FaultKind.parameter, where, "not finite when a checkpoint was due")
+        return Fault(FaultKind.parameter, _first_bad(context), "not finite when a checkpoint was due")
     return None
 
 
 def _finite_state(context: StepContext) -> bool:
-    moments = (value for state in context.optimizer.state.values() for value in state.values())
-    reference = context.references.current.model.parameters()
-    return all_finite([*context.policy.model.parameters(), *moments, *reference])
+    """Return True if all that a checkpoint has is finite: the state, and the averaged weights that it is saved with."""
+    moments = [value for state in context.optimizer.state.values() for value in state.values()]
+    models = (context.policy.model, context.references.current.model, context.references.original.model)
+    # Often the same models, or with the same frozen weights.
+    weights = {id(weight): weight for model in models for weight in model.parameters()}
+    if not all_finite([*weights.values(), *moments]):
+        return False
+    with context.averaged_policy():
+        return all_finite(context.policy.model.parameters())
+
+
+def _first_bad(context: StepContext) -> str:
+    """Return the name of the first tensor of a checkpoint that is not finite."""
+    model, references = context.policy.model, context.references
+    if where := first_bad_moment(context.optimizer, model) or first_bad_parameter(model):
+        return where
+    for name, reference in (("reference", references.current), ("original reference", references.original)):
+        if where := first_bad_parameter(reference.model):
+            return f"{name}: {where}"
+    return "weights averaged with the original reference"
 
 
 def _after_good_step(run: Run, report: StepReport, step: int) -> None:
@@ -152,13 +188,16 @@ def _after_fault(run: Run, report: StepReport, action: Action) -> None:
 
 
 def _restore(run: Run) -> None:
-    """Restore the last good checkpoint; if it is missing, the newest one."""
-    state = run.context.recovery
-    folder = checkpoint_folder(run.folder, state.last_good_step)
-    if not folder.is_dir():
-        folder = list_checkpoints(run.folder)[-1]
-    state.last_good_step = run.context.world.barrier(lambda: restore_checkpoint(folder, run.context), "a restore")
-    run.console.print(f"restored {folder.name}, learning rate × {state.lr_scale:.3g}", highlight=False)
+    """Restore the last good checkpoint; if it is missing or damaged, the newest whole one."""
+    state, world = run.context.recovery, run.context.world
+    good, newest = checkpoint_folder(run.folder, state.last_good_step), list_checkpoints(run.folder)[::-1]
+    folders = [folder for folder in (good, *newest) if folder.is_dir()]
+
+    def load(folder: Path) -> int:
+        return world.barrier(lambda: restore_checkpoint(folder, run.context), "a restore")
+
+    state.last_good_step = first_whole(dict.fromkeys(folders), load, run.say)
+    run.say(f"restored step-{state.last_good_step}, learning rate × {state.lr_scale:.3g}")
 
 
 def _record(run: Run, report: StepReport, validation: Mapping[str, float], *, with_transcripts: bool) -> None:

@@ -7,7 +7,9 @@ from itertools import chain, repeat
 from typing import Any
 
 import chess
+import torch
 
+from ..errors import ScorerError, first_line
 from ..evaluation.adjudication import Referee, open_referee
 from ..evaluation.legal_choice import model_player
 from ..evaluation.match import (
@@ -25,7 +27,7 @@ from ..evaluation.table import Measure, to_json
 from ..model.policy import Policy
 from ..model.sharded import unshard
 from ..progress import progress
-from ..rollout.generator import Generator
+from ..rollout.generator import Generator, GeneratorError
 from ..stability.faults import StopRequestedError
 from ..stockfish.engine import engine_config
 from .config import RunConfig
@@ -53,19 +55,27 @@ def play_against_start(run: Run) -> MatchResult:
     The result is empty if no match is configured, or if no task of the run names a move.
 
     Both models sample as the published self-play did. An illegal move is sampled again, then replaced (see
-    `evaluation.match`). Raises StopRequestedError if a stop was requested, GeneratorError, ScorerError.
+    `evaluation.match`). If Stockfish does not work, games are adjudicated by material, and a line says so. Without a
+    generator or memory there is no match, and a line says so. Raises StopRequestedError if a stop was requested.
     """
     if not run.config.evaluation.match_pairs or not run.data.held_out or run.config.data.player() is None:
         return MatchResult()
+    try:
+        return run.context.world.barrier(lambda: _match(run), "the match")
+    except (GeneratorError, ScorerError, torch.OutOfMemoryError) as error:
+        run.say(f"match: it is left out: {first_line(error)}")
+        return MatchResult()
+
+
+def _match(run: Run) -> MatchResult:
     policy, original = run.context.policy, run.context.references.original
     with (
         run.context.averaged_policy(),
         unshard(policy.model, original.model),
-        open_referee(engine_config(run.config.rubric.stockfish)) as referee,
+        open_referee(engine_config(run.config.rubric.stockfish), forgiving=True) as referee,
     ):
         if referee.reason:
-            line = f"match: adjudicated by material: {referee.reason}"
-            run.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            run.say(f"match: adjudicated by material: {referee.reason}")
         return _played(run, policy, original, referee)
 
 
@@ -78,7 +88,7 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
     run.context.sampler.generator.sync(policy.model)
     theirs = run.make_generator(original)
     theirs.sync(original.model)
-    config, world = match_config(run.config), run.context.world
+    config, world, known = match_config(run.config), run.context.world, referee.reason
     pairs = world.share(range(config.pairs))
     with progress(run.console, "match, at most", 2 * len(pairs) * config.max_plies, unit="moves") as show:
         count = 0
@@ -96,9 +106,12 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
             pairs=pairs,
         )
         rows = world.gather_in_order(lambda: [row for chunk in suite.rows(0) for row in chunk], "the match")
+    names, reasons = zip(*world.all_gather(lambda: (referee.name, referee.reason), "the referees"), strict=True)
+    for reason in {*reasons} - {"", known}:
+        run.say(f"match: the engine failed, so further games are adjudicated by material: {reason}")
     # The suite counts pairs of games, the table games.
     table = {key: replace(measure, n=2 * measure.n) for key, measure in suite_table(suite, rows).items()}
-    return MatchResult(table, {**suite.conclude(rows), "adjudicator": referee.name})
+    return MatchResult(table, {**suite.conclude(rows), "adjudicator": "; ".join(dict.fromkeys(names))})
 
 
 def _players(

@@ -52,6 +52,10 @@ class Run:
         """Sampling settings for held-out rows."""
         return Sampling(self.config.generator.temperature, seed=self.config.seed)
 
+    def say(self, line: str) -> None:
+        """Print a line on the console as it is. Brackets, which a path or a name may have, are not markup."""
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def close(self) -> None:
         """End every thread and process that samples, scores or evaluates."""
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import try_lock, whole_lines
+from ..files import follow, try_lock, whole_lines
 from ..rollout.groups import Group, Sample
 from .state import StepReport
 
@@ -39,15 +39,15 @@ def make_run_folder(root: Path, name: str, *, now: datetime) -> Path:
 
 
 @contextmanager
-def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Lock the run's folder during the block, see `try_lock`. The lock is released however the process ends.
+def locked(folder: Path, *, option: str = "resume", shared: bool = False) -> Iterator[None]:
+    """Lock a training's folder during the block, see `try_lock`. The lock is released however the process ends.
 
-    Raises UserError if another process has the folder locked.
+    Raises UserError that names `option` if another process has the folder locked.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if not try_lock(descriptor, shared=shared):
-            raise UserError(f"resume: expected a run that no other process trains, got {folder}")
+            raise UserError(f"{option}: expected a run that no other process trains, got {folder}")
         yield
     finally:
         os.close(descriptor)
@@ -62,7 +62,7 @@ def unfinished(root: Path) -> Iterator[Path]:
 
 def unfinished_run(path: Path) -> str:
     """Return a line about a path in the folder of a run that has not finished; empty for any other path."""
-    place = path.expanduser().resolve()
+    place = follow(path.expanduser()).resolve()
     for folder in (place, *place.parents):
         if (folder / METRICS_FILE).is_file() and is_unfinished(folder):
             return f"{path} is of {folder.name}, which has not finished: it is not evaluated"

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..errors import UserError, first_line
+from ..errors import TrainingGaveUpError, UserError, first_line
 from ..files import replacing
 
 STATE_FILE = "training_state.pt"
@@ -14,6 +15,26 @@ ADVICE = "another output folder starts a new training"
 
 Header = Mapping[str, str | int | float]
 """All values that decide the trained weights, by the option that sets each."""
+
+
+class NotFiniteError(ArithmeticError):
+    """A loss, gradient, weight or moment of a training is not finite."""
+
+
+def require_finite(state: Any, name: str) -> None:
+    """Raise NotFiniteError that names the first tensor with a NaN or an infinity, in nested dictionaries and lists."""
+    if isinstance(state, Tensor):
+        if state.is_floating_point() and not state.isfinite().all():
+            raise NotFiniteError(f"expected finite numbers to save, got others in {name}")
+    elif isinstance(state, Mapping | list):
+        for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
+            require_finite(value, f"{name}.{key}")
+
+
+def gave_up(error: NotFiniteError, folder: Path, step: int, advice: str) -> TrainingGaveUpError:
+    """Return the error that ends a training in `folder` after `step` steps; the state that it saved last stays."""
+    kept = "the state that was saved last is kept" if (folder / STATE_FILE).is_file() else "nothing is saved"
+    return TrainingGaveUpError(f"after {step} steps: {error}; {kept} in {folder}; {advice} in another folder")
 
 
 def save_state(folder: Path, header: Header, state: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from ..model.weights import checksum
 from ..provenance import digest
 from ..tasks.types import Example
 from .optim import OptimConfig, learning_rate, make_optimizer
-from .saved_state import Header, read_state, save_state
+from .saved_state import Header, NotFiniteError, gave_up, read_state, require_finite, save_state
 
 # Number of batches per pool. A pool is sorted by length and cut into batches, so that a batch has similar lengths.
 POOL_BATCHES = 40
@@ -109,18 +109,24 @@ class SFT:
         self._optimizer = make_optimizer(policy.model.parameters(), self._optim, BETAS)
 
     def run(self, examples: Sequence[TokenizedExample], folder: Path) -> Iterator[dict[str, float]]:
-        """Train to the last step, saving in `folder`; yield step, loss and lr every log_every steps."""
+        """Train to the last step, saving in `folder`; yield step, loss and lr every log_every steps.
+
+        Raises TrainingGaveUpError at a loss, gradient or weight that is not finite. The last saved state stays.
+        """
         stream, losses, header = batches(examples, self.config.batch_size, self.seed), [], self._header(examples)
         for _ in range(self.step):
             next(stream)
-        while self.step < self.config.steps:
-            losses.append(self._train_step(next(stream)))
-            last = self.step == self.config.steps
-            if self.step % self.config.log_every == 0 or last:
-                yield {"step": self.step, "loss": sum(losses) / len(losses), "lr": self._lr()}
-                losses.clear()
-            if self.step % self.config.save_every == 0 or last:
-                self._save(folder, header)
+        try:
+            while self.step < self.config.steps:
+                losses.append(self._train_step(next(stream)))
+                last = self.step == self.config.steps
+                if self.step % self.config.log_every == 0 or last:
+                    yield {"step": self.step, "loss": sum(losses) / len(losses), "lr": self._lr()}
+                    losses.clear()
+                if self.step % self.config.save_every == 0 or last:
+                    self._save(folder, header)
+        except NotFiniteError as error:
+            raise gave_up(error, folder, self.step, f"try lr={self.config.lr / 10:.0e}") from error
 
     def resume(self, folder: Path, examples: Sequence[TokenizedExample]) -> bool:
         """Load the state in `folder`; return False if there is none. Raises UserError for another training's state."""
@@ -138,13 +144,22 @@ class SFT:
     def _train_step(self, examples: Sequence[TokenizedExample]) -> float:
         for group in self._optimizer.param_groups:
             group["lr"] = self._lr()
+        model = self.policy.model
         loss = sft_loss(self.policy, examples)
+        self._require_finite(loss, "loss")
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self._optim.max_grad_norm)
+        # Before the clipping, which would spread a NaN to all gradients.
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        self._require_finite(norm, "gradient's norm")
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), self._optim.max_grad_norm, norm)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.step += 1
         return loss.item()
+
+    def _require_finite(self, value: Tensor, what: str) -> None:
+        if not value.detach().isfinite():
+            raise NotFiniteError(f"expected a finite {what}, got {value.item()}")
 
     def _header(self, examples: Sequence[TokenizedExample]) -> Header:
         """Return all values that decide the trained weights, except for the kind of machine."""
@@ -165,9 +180,11 @@ class SFT:
         # The progress bar of saving would appear between the lines of the steps.
         transformers_logging.disable_progress_bar()
         export = copy.deepcopy(self.policy.model).bfloat16()
+        state = {"model": self.policy.model.state_dict(), "optimizer": self._optimizer.state_dict(), "step": self.step}
+        # Before anything is replaced.
+        require_finite({**state, "rounded": export.state_dict()}, "state")
         export.generation_config.pad_token_id = self.policy.tokenizer.pad_token_id
         export.save_pretrained(folder)
         self.policy.tokenizer.save_pretrained(folder)
         # The state is written last: if it has the last step, the saved model is complete.
-        state = {"model": self.policy.model.state_dict(), "optimizer": self._optimizer.state_dict(), "step": self.step}
         save_state(folder, header, state)

@@ -7,16 +7,17 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..evaluation.headline import headline_keys
-from ..files import append_lines
+from ..files import append_lines, write_text
 from ..progress import minutes
 from .config import Tracker
 
@@ -37,8 +38,46 @@ class Sink:
         """Release the sink's resources."""
 
 
+class Observer(Sink):
+    """A sink that a run does not need: its first error is said in a line, and from then on it is left out.
+
+    An error is any exception, because trackers raise those of their processes, connections and files.
+    """
+
+    def __init__(self, name: str, sink: Sink, say: Callable[[str], object]) -> None:
+        self._name, self._say = name, say
+        self._sink: Sink | None = sink
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._tell(lambda sink: sink.write(step, metrics))
+
+    def show(self, step: int, transcripts: Sequence[Mapping[str, Any]]) -> None:
+        self._tell(lambda sink: sink.show(step, transcripts))
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        self._tell(lambda sink: sink.conclude(summary))
+
+    def close(self) -> None:
+        self._tell(lambda sink: sink.close())
+
+    def _tell(self, work: Callable[[Sink], None]) -> None:
+        if self._sink is None:
+            return
+        try:
+            work(self._sink)
+        except Exception as error:
+            failed, self._sink = self._sink, None
+            what = f"{type(error).__name__}: {first_line(error)}"
+            self._say(f"{self._name} is left out from here on, metrics.jsonl has all steps: {what}")
+            with suppress(Exception):
+                failed.close()
+
+
 class JsonlSink(Sink):
-    """Sink that appends one JSON object per step. It opens the file each time, because a resumed run replaces it."""
+    """Sink that appends one JSON object per step: the record, without which a run ends.
+
+    It opens the file each time, because a resumed run replaces it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -80,6 +119,11 @@ class ConsoleSink(Sink):
 
 # Project in Weights & Biases, unless the environment variable WANDB_PROJECT names another.
 PROJECT = "rookworld-rlvr"
+# File of a run's folder with the id of its W&B run.
+WANDB_ID = "wandb_id"
+# Seconds that W&B may take to start, before training, and to upload the rest at the end; unlimited by default. Offline
+# both take less than a second. Earlier versions lack the second setting.
+WANDB_LIMITS = {"init_timeout": 30.0, "finish_timeout": 300.0, "finish_timeout_raises": True}
 
 
 def require_tracker(tracker: Tracker) -> None:
@@ -89,12 +133,19 @@ def require_tracker(tracker: Tracker) -> None:
 
 
 def make_tracker(tracker: Tracker, folder: Path, settings: Mapping[str, Any]) -> Sink:
-    """Return the tracker, for a run's folder and its settings."""
-    match tracker:
-        case Tracker.tensorboard:
-            return TensorBoardSink(folder)
-        case Tracker.wandb:
-            return WandbSink(folder, settings)
+    """Return the tracker, for a run's folder and its settings. Raises UserError if it does not start."""
+    try:
+        match tracker:
+            case Tracker.tensorboard:
+                return TensorBoardSink(folder)
+            case Tracker.wandb:
+                return WandbSink(folder, settings)
+    # wandb raises its own errors, those of pydantic, and those of its process and connection.
+    except Exception as error:
+        # pydantic's first line does not have the reason.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        advice = "; WANDB_MODE=offline needs no account and no network" if tracker is Tracker.wandb else ""
+        raise UserError(f"logging.tracker={tracker}: expected it to start, got: {reason}{advice}") from error
     raise ValueError(f"expected a tracker, got {tracker}")
 
 
@@ -154,22 +205,33 @@ class TensorBoardSink(Sink):
 class WandbSink(Sink):
     """Weights & Biases run. It is offline: it needs no account and can be uploaded later with `wandb sync`.
 
-    `WANDB_MODE=online` in the environment uploads at once, and `WANDB_PROJECT` names another project.
+    `WANDB_MODE=online` in the environment uploads at once, and `WANDB_PROJECT` names another project; an empty variable
+    counts as unset. A resumed run continues its W&B run, whose id is in the run's folder.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        # A compose file makes empty variables of those that are not set. wandb would refuse them.
+        for name in [name for name, value in os.environ.items() if name.startswith("WANDB_") and not value]:
+            del os.environ[name]
         # Slow to import, and installed only if it is used.
         import wandb
 
         self._wandb: Any = wandb
         self._step = 0
+        limits = {name: value for name, value in WANDB_LIMITS.items() if name in wandb.Settings.model_fields}
+        known = _wandb_id(folder)
         self._run: Any = wandb.init(
+            id=os.environ.get("WANDB_RUN_ID") or known or None,
+            resume="allow" if known else None,
+            settings=wandb.Settings(**limits),
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=folder.name,
             dir=str(folder),
             mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
             config=dict(settings),
         )
+        if not self._run.disabled:
+            write_text(folder / WANDB_ID, f"{self._run.id}\n")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._step = step
@@ -184,7 +246,19 @@ class WandbSink(Sink):
             self._run.log({CHANGES: self._wandb.Table(columns=list(CHANGE_COLUMNS), data=rows)}, step=self._step)
 
     def close(self) -> None:
-        self._run.finish()
+        try:
+            self._run.finish()
+        except ConnectionError:
+            # Its process has ended. Otherwise wandb would print a traceback at exit, and no further run could start.
+            with suppress(Exception):
+                self._wandb.teardown()
+            raise
+
+
+def _wandb_id(folder: Path) -> str:
+    """Return the id of the W&B run of a run's folder; empty if it has none."""
+    path = folder / WANDB_ID
+    return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else ""
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

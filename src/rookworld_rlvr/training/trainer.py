@@ -17,7 +17,14 @@ from ..model.weights import checksum
 from ..provenance import digest, software
 from ..rewards.rubric import MoveSource
 from ..stability.faults import StopRequestedError
-from .checkpoint import checkpoint_step, find_run, list_checkpoints, load_checkpoint, remove
+from .checkpoint import (
+    checkpoint_step,
+    checkpoints_to_resume,
+    first_whole,
+    list_checkpoints,
+    load_checkpoint,
+    remove,
+)
 from .diagnosis import DIAGNOSIS
 from .evaluations import evaluated, items, start_of_curve, tables
 from .loop import run_steps, save
@@ -132,9 +139,8 @@ def preflight(run: Run) -> list[PreflightCheck]:
 
 def begin(run: Run) -> tuple[int, list[Row]]:
     """Start or resume the run; return the number of steps done and the rows evaluated before training."""
-    checkpoint = find_run(run.config.resume)[1] if run.config.resume else None
-    if checkpoint is not None:
-        return _resume(run, checkpoint)
+    if run.config.resume and (checkpoints := checkpoints_to_resume(run.config.resume)):
+        return _resume(run, checkpoints)
     rows = evaluated(run, "before")
     run.context.world.rank_0_only(lambda: _begin_files(run, rows), "the run's files")
     score = None
@@ -168,9 +174,14 @@ def _measured(run: Run) -> str:
     return digest(map(repr, (*items(run), rubric, sampling)))
 
 
-def _resume(run: Run, checkpoint: Path) -> tuple[int, list[Row]]:
+def _resume(run: Run, checkpoints: Sequence[Path]) -> tuple[int, list[Row]]:
+    """Resume from the first of the checkpoints that is whole."""
     path, world = run.folder / BEFORE_ROWS, run.context.world
-    steps_done = world.barrier(lambda: load_checkpoint(checkpoint, run.context), "the checkpoint")
+
+    def load(folder: Path) -> int:
+        return world.barrier(lambda: load_checkpoint(folder, run.context), "the checkpoint")
+
+    steps_done = first_whole(checkpoints, load, run.say)
     try:
         values = [dict(json.loads(line)) for line in whole_lines(path)]
     except (ValueError, TypeError) as error:
