@@ -55,7 +55,7 @@ OF_SUITES: Mapping[str, Key] = {
         "difference to the opponent that follows from the score; infinite if all games were won or lost",
         scale=REAL, unit="Elo"),
     "match/normalised_elo": higher(
-        "the lead over the standard deviation of a game, so that draws do not change its error",
+        "the lead over the standard deviation of a game, which draws do not change",
         scale=REAL, unit="Elo"),
     "match/rules_score": higher(
         "`match/score` with all games at the ply limit drawn", scale=FRACTION, unit="points"),
