@@ -195,6 +195,23 @@ def test_several_runs_share_one_chart_per_key_and_one_table(record: Make) -> Non
     assert all(f"</span>{run.name}" in page for run in runs)
 
 
+def test_runs_of_the_same_rows_are_compared_by_the_gains_of_each_row(record: Make) -> None:
+    key = "policy/valid"
+    runs = [record(), record(seed=1)]
+    gain = {key: {"value": 0.5, "low": 0.5 - 0.566, "high": 0.5 + 0.566}}
+    gains = [dict(enumerate(values)) for values in ((0.0, 1.0, 0.0, 1.0), (1.0, 1.0, 0.0, 0.0))]
+
+    def interval(*measured: str) -> str:
+        same = [
+            replace(run, summary={**run.summary, "gain": gain}, measured=name, row_gains={key: of_rows})
+            for run, name, of_rows in zip(runs, measured, gains, strict=True)
+        ]
+        return str(next(row["interval"] for row in runs_table(same) if row["key"] == key))
+
+    assert interval("one", "one") == "[+0.100, +0.900]"
+    assert interval("one", "another") == interval("", "") == "[-0.066, +1.066]"
+
+
 def test_model_text_is_escaped_in_the_page(record: Make) -> None:
     page = render([record()])
     assert "<b>&" not in page and "&lt;b&gt;&amp;" in page

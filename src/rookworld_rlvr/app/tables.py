@@ -8,7 +8,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ..evaluation.headline import MATCH_ELO, headline_gains, headline_keys
+from ..evaluation.headline import MATCH_ELO, RowGains, headline_gains, headline_keys
 from ..evaluation.keys import SLICES
 from ..evaluation.paired import Comparison
 
@@ -94,15 +94,15 @@ def gain_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def seeds_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+def seeds_table(summaries: Sequence[Mapping[str, Any]], row_gains: Sequence[RowGains] = ()) -> Table:
     """Return a table with the mean gain of each headline key over runs that differ only in their seed.
 
-    The interval of the mean covers the variance between seeds and that of the rows. Further columns have each run's
-    own gain and the number of runs in which the key got worse.
+    The interval of the mean covers the variance between seeds and that of the rows (see `gain_over_seeds`). Further
+    columns have each run's own gain and the number of runs in which the key got worse.
     """
     table = Table("key", "mean gain", "95 % interval, over seeds and rows", "each seed", "worse in")
     named = {key for summary in summaries for key in summary["worse"]}
-    for key, gains, (mean, low, high) in headline_gains(summaries):
+    for key, gains, (mean, low, high) in headline_gains(summaries, row_gains):
         each = " ".join(f"{float(gain['value']):+.4f}" for gain in gains)
         worse_in = str(sum(key in summary["worse"] for summary in summaries)) if key in named else ""
         table.add_row(key, f"{mean:+.4f}", f"\\[{_number(low)}, {_number(high)}]", each, worse_in)
