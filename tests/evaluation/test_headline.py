@@ -108,7 +108,7 @@ def test_interval_over_seeds_is_at_least_as_wide_as_over_rows() -> None:
     assert gain_over_seeds(VALID, [gain] * 3) == pytest.approx((0.02, 0.003, 0.037))
     # Each run plays its own games: their error falls with the number of runs, and is not added to the spread.
     assert gain_over_seeds("match/elo", [gain] * 4) == pytest.approx((0.02, 0.0115, 0.0285))
-    other = gain | {"value": 0.03}
+    other = {name: value + 0.01 for name, value in gain.items()}
     assert gain_over_seeds("match/elo", [gain, other]) == seeds_interval([0.02, 0.03])
     mean, _, high = gain_over_seeds(VALID, [gain, other])
     assert high - mean == pytest.approx((0.017**2 + (12.706 * 0.005) ** 2) ** 0.5, rel=1e-3)
@@ -152,13 +152,22 @@ def test_interval_over_seeds_covers_the_truth_where_rows_and_seeds_vary(own: flo
     assert least <= covered / sets <= most
 
 
+def test_error_of_few_rows_is_not_that_of_a_clipped_interval() -> None:
+    # Gains of 1, 1 and 0 have a mean of 2/3 and a standard error of 1/3, and the interval ends at 1.
+    value, low, high = mean_interval([1.0, 1.0, 0.0], -1.0, 1.0)
+    assert high == 1.0
+    found = gain_over_seeds(VALID, [{"value": value, "low": low, "high": high}] * 2)
+    assert found == pytest.approx((2 / 3, 2 / 3 - 1.959964 / 3, 2 / 3 + 1.959964 / 3))
+
+
 def test_error_of_rows_counts_once_and_only_for_the_same_rows() -> None:
     one, two = {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0}, {0: 1.0, 1: 1.0, 2: 0.0, 3: 0.0}
     # The variance of a run's mean is 1/12, and that of the rows' means, 0.5, 1, 0 and 0.5, is 1/24: nothing is shared.
     mean, low, high = gain_over_seeds(LOSS, entries([one, two]), [one, two])
     assert (mean, high - low) == pytest.approx((0.5, 2 * 1.959964 * sqrt(1 / 24)), rel=1e-6)
     # Runs that agree in each row share all of it.
-    assert gain_over_seeds(LOSS, entries([one, one]), [one, one]) == pytest.approx(gain_over_seeds(LOSS, entries([one] * 2)))
+    agreeing = entries([one, one])
+    assert gain_over_seeds(LOSS, agreeing, [one, one]) == pytest.approx(gain_over_seeds(LOSS, agreeing))
     whole = gain_over_seeds(LOSS, entries([one, two]))
     other = {**one, 4: 0.5}
     for rows_of_runs in ([one, other], [one], [one, dict.fromkeys(one, 0.5)], [{}, {}], [one, {**two, 0: inf}]):

@@ -57,6 +57,15 @@ def test_match_sentence_does_not_contradict_its_interval(record: Make, low: floa
     assert ("no measured difference" in told) is (low < 0)
 
 
+def test_summary_names_graded_headline_keys_of_few_rows(record: Make) -> None:
+    summary, loss = record().summary, "policy/win_probability_loss"
+    gain, entry = {"value": 0.0, "low": -0.1, "high": 0.1}, {"value": 0.1, "low": 0.0, "high": 0.2}
+    for n, named in ((100, True), (101, False)):
+        parts = {"gain": {**summary["gain"], loss: gain}, "after": {**summary["after"], loss: {**entry, "n": n}}}
+        told = [text for text in summarise_run(summary | parts, []).sentences() if "Means of at most 100 rows" in text]
+        assert bool(told) is named and all(text.endswith(f"skewed: {loss}.") for text in told)
+
+
 def test_summary_begins_with_match_and_lists_losses_before_gains(record: Make) -> None:
     run = record()
     match, worse, better, same, warning = summarise_run(run.summary, run.metrics).sentences()

@@ -189,7 +189,13 @@ def test_step_makes_no_update_if_all_completions_are_masked(make_run: MakeRun) -
     assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
 
 
-WITH_VALUES = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.tasks=[policy]", "kl.coef=0")
+WITH_VALUES = (
+    "rubric.source=cached",
+    "data.train=default",
+    "data.held_out=default",
+    "data.tasks=[policy]",
+    "kl.coef=0",
+)
 
 
 def equal_rewards(context: StepContext) -> StepContext:

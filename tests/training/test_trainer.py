@@ -242,7 +242,9 @@ def test_rows_before_and_after_give_the_gains_of_the_summary(finished: Path) -> 
     found = {key: (fmean(gains.values()), len(gains)) for key, gains in run.row_gains.items() if gains}
     assert found.keys() == headline_keys_of(run.summary["gain"]) and len(found) > 5
     for key, (mean, rows) in found.items():
-        assert mean == pytest.approx(float(run.summary["gain"][key]["value"])) and rows == run.summary["after"][key]["n"]
+        assert (
+            mean == pytest.approx(float(run.summary["gain"][key]["value"])) and rows == run.summary["after"][key]["n"]
+        )
     assert shared_row_gains([run, replace(run, measured="another")]) == []
     assert shared_row_gains([replace(run, measured="")] * 2) == []
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..evaluation.headline import MATCH_ELO, RowGains, headline_gains, headline_keys
-from ..evaluation.keys import SLICES
+from ..evaluation.keys import FEW_ROWS, SLICES, has_few_rows
 from ..evaluation.paired import Comparison
 
 
@@ -30,6 +30,8 @@ GAIN_KEYS = (
     "environment/next_state_accuracy",
 )
 
+# Mark of a key whose interval may be too narrow.
+FEW = " ~"
 SPEED_COLUMNS = (
     "generator",
     "completions/s",
@@ -49,12 +51,16 @@ SPEED_COLUMNS = (
 def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     """Return a table of one evaluation with a row per key and, if there are any, a table of values by colour and phase.
 
-    A value by colour or phase is followed by ± half the width of its 95 % interval.
+    A value by colour or phase is followed by ± half the width of its 95 % interval. A mark at the number of rows says
+    that the interval may be too narrow (see `has_few_rows`).
     """
     whole = [key for key in measures if key.rpartition("/")[2] not in SLICES]
     table = Table("key", "value", "95 % interval", "rows")
+    few = [key for key in whole if has_few_rows(key, measures[key]["n"])]
     for key in whole:
-        table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), str(measures[key]["n"]))
+        rows = f"{measures[key]['n']}{FEW if key in few else ''}"
+        table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), rows)
+    table.caption = f"{FEW.strip()} graded and at most {FEW_ROWS} rows: too narrow for skewed values" if few else None
     known = [name for name in SLICES if any(key.endswith(f"/{name}") for key in measures)]
     beside = Table("key", *known)
     for key in whole:

@@ -149,7 +149,7 @@ def gain_over_seeds(
     runs already. The interval is never narrower than the one that rows or games alone give the mean.
     """
     values = [float(gain["value"]) for gain in gains]
-    errors = [(float(gain["high"]) - float(gain["low"])) / (2 * Z_95) for gain in gains]
+    errors = [_error(key, *(float(gain[name]) for name in ("value", "low", "high"))) for gain in gains]
     pooled = sqrt(fsum(error**2 for error in errors) / len(errors))
     if key == MATCH_ELO:
         shared, least = 0.0, pooled / sqrt(len(errors))
@@ -160,8 +160,16 @@ def gain_over_seeds(
     return (mean, min(low, mean - half), max(high, mean + half)) if isfinite(half) else (mean, low, high)
 
 
+def _error(key: str, value: float, low: float, high: float) -> float:
+    """Return the standard error that belongs to the interval of a run's gain."""
+    if key == MATCH_ELO:
+        return (high - low) / (2 * Z_95)
+    # The nearer end may be that of the scale, to which the interval of few rows is clipped.
+    return max(high - value, value - low) / Z_95
+
+
 def _row_errors(rows: Sequence[Mapping[int, float]]) -> tuple[float, float] | None:
-    """Return the `shared_row_error` of runs on the same rows; None for other rows, or if all rows of a run are alike."""
+    """Return the `shared_row_error` of runs on the same rows; None for other rows, or if those of a run are equal."""
     places = sorted(rows[0]) if len(rows) > 1 else []
     if len(places) < 2 or any(of_run.keys() != rows[0].keys() for of_run in rows):
         return None

@@ -103,10 +103,10 @@ def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, flo
 def shared_row_error(values_KN: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return two standard errors of the mean over K runs of N rows: of what the runs share, and of all that rows cause.
 
-    `values_KN` has the values of the same rows in each run, at least two of both. The variance of a run's mean over rows,
-    v, has a part c that the runs share, since a row is easy or hard for all of them, and a part of its own. The own part
-    differs between runs, so it is in the variance between runs already, and falls with their number. The rows' means over
-    the runs have the variance w = c + (v − c)/K, so c = (K·w − v)/(K − 1). The errors are √c, with c from 0, and √w.
+    `values_KN` has the values of the same rows in each run, at least two of both. The variance v of a run's mean over
+    rows has a part c that the runs share, since a row is easy or hard for all of them, and a part of its own. The own
+    part differs between runs, so it is in the variance between runs already, and falls with their number. The mean over
+    runs and rows has the variance w = c + (v − c)/K, so c = (K·w − v)/(K − 1). The errors are √c, c from 0, and √w.
 
     >>> [round(error, 4) for error in shared_row_error([[0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0]])]
     [0.0, 0.2041]

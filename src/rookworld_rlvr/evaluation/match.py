@@ -273,8 +273,8 @@ def elo_measures(rows: Sequence[Row]) -> dict[str, Measure]:
 def lead_error(scores: Sequence[float]) -> float:
     """Return the standard error of (mean − ½) / s, where s is the standard deviation of pairs' scores that differ.
 
-    By the delta method it is √(Σ(z − t/2·(z² − 1))² / (n(n − 1))), with z = (score − mean)/s and t = (mean − ½)/s. At an
-    even score, t = 0, it is 1/√n. It is never below that value: if the scores have only two values, the first-order
+    By the delta method it is √(Σ(z − t/2·(z² − 1))² / (n(n − 1))), with z = (score − mean)/s and t = (mean − ½)/s. At
+    an even score, t = 0, it is 1/√n. It is never below that value: if the scores have only two values, the first-order
     error can be near 0. Source: Cramér, Mathematical Methods of Statistics (1946), section 27.7.
 
     >>> lead_error([0.25, 0.75, 0.25, 0.75]), round(lead_error([1.0] * 9 + [0.5]), 3)
