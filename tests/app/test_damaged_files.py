@@ -96,6 +96,7 @@ def test_state_of_another_shape_is_refused(saved: object, run: Path, capfd: pyte
         ("summary.json", "[]", ["report", "export"]),
         ("summary.json", '{"gain": 5}', ["report", "export"]),
         ("metrics.jsonl", "5\n", ["report"]),
+        ("after_rows.jsonl", "5\n", ["report"]),
         ("metrics.jsonl", '{"step": 1, "loss": "a"}\n', ["report"]),
         ("rollouts.jsonl", "ROW with prompt 5", ["report", "rollouts", "rescore"]),
         ("rollouts.jsonl", "ROW with prompt P: x", ["report", "rollouts", "rescore"]),

@@ -32,9 +32,18 @@ def test_elo_of_only_losses_or_only_wins_is_infinite() -> None:
     lost, won = scored(*[0.0] * 8), scored(*[1.0] * 8)
     [elo, score] = printed(*evaluation_tables(lost))
     # Wilson's interval for 0 of 8 ends at z²/(8 + z²) = 0.32441; in Elo: 400 lg(0.32441 / 0.67559) = -127.44.
-    assert elo == ["match/elo", "-∞", "[-∞, -127.4375]", "8"]
-    assert score == ["match/score", "0.0000", "[0.0000, 0.3244]", "8"]
-    assert printed(*evaluation_tables(won))[0] == ["match/elo", "∞", "[127.4375, ∞]", "8"]
+    assert elo == ["match/elo", "-∞", "[-∞, -127.4375]", "8 ~"]
+    assert score == ["match/score", "0.0000", "[0.0000, 0.3244]", "8 ~"]
+    assert printed(*evaluation_tables(won))[0] == ["match/elo", "∞", "[127.4375, ∞]", "8 ~"]
+
+
+def test_graded_keys_of_few_rows_are_marked_with_a_caption() -> None:
+    graded, right = "policy/win_probability_loss", "policy/valid"
+    measures = {graded: Measure(0.1, 0.05, 0.15, 100), right: Measure(0.5, 0.4, 0.6, 100)}
+    [few] = evaluation_tables(to_json(measures))
+    assert [row[3] for row in printed(few)] == ["100 ~", "100"] and "at most 100 rows" in str(few.caption)
+    [many] = evaluation_tables(to_json({graded: Measure(0.1, 0.05, 0.15, 101)}))
+    assert printed(many)[0][3] == "101" and many.caption is None
 
 
 def test_sweep_table_shows_overrides_with_brackets() -> None:

@@ -280,6 +280,10 @@ def test_a_byte_order_mark_tells_the_encoding(encoding: str, write: Writer) -> N
             '[FEN "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1;"]\n\n1. e4 Ke7 *\n',
             "invalid fullmove number in fen: '4k3/8/8/8/8/8/4P3/4K3 w - - 0 1;', game 1, {}:1",
         ),
+        (
+            '[FEN "4k3/8/8/8/8/8/4P3/4K3 b - - 0 999999"]\n\n999999... Ke7 *\n',
+            "counters of one to five digits, got 4k3/8/8/8/8/8/4P3/4K3 b - - 0 999999, game 1, {}:1",
+        ),
         ('[Variant "Crazyhouse"]\n\n1. e4 *\n', "standard chess from a valid position"),
     ],
 )

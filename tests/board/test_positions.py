@@ -97,6 +97,7 @@ def test_positions_are_printed_as_python_chess_prints_them(write: Writer) -> Non
         ("a.txt", "8/8/8/8/8/8/8/K1k5 w -", "expected a FEN of six fields, or of four"),
         ("a.txt", "8/8/8/8/8/8/8/8 w - - 0 1", "impossible position"),
         ("a.epd", "8/8/8/8 w - -", "expected an EPD record"),
+        ("a.epd", "8/8/8/8/8/8/8/K1k5 w - - fmvn 1000000;", "counters of one to six digits"),
         ("a.jsonl", '{"FEN": "x"}', "expected a JSON object with a FEN under 'fen'"),
         ("a.jsonl", "[" * 100_000, "expected a JSON object with a FEN under 'fen'"),
         ("a.jsonl", '{"fen": "x"}', "expected a FEN of six fields"),

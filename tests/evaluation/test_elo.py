@@ -1,12 +1,13 @@
 """Elo, normalised Elo, likelihood of superiority and pentanomial counts, against values computed by hand."""
 
 import math
+from random import Random
 from statistics import NormalDist
 
 import pytest
 
 from rookworld_rlvr.evaluation.intervals import Z_95, wilson_interval
-from rookworld_rlvr.evaluation.match import elo, elo_measures, likelihood_of_superiority, match_facts
+from rookworld_rlvr.evaluation.match import PAIR_SCORES, elo, elo_measures, likelihood_of_superiority, match_facts
 from rookworld_rlvr.evaluation.table import Row, summarise
 
 
@@ -25,9 +26,14 @@ def test_normalised_elo_is_lead_over_standard_deviation_of_a_game() -> None:
     found = elo_measures(rows(0.5, 0.75, 0.25, 1.0, 0.5))["match/normalised_elo"]
     scale = 800 / math.log(10)
     assert found.value == pytest.approx(0.1 / math.sqrt(2 * 0.08125) * scale)
-    # The error depends only on the number of pairs: fastchess gives 34 for 200 pairs.
-    assert found.high - found.value == found.value - found.low == pytest.approx(1.959964 * scale / math.sqrt(10))
-    assert 1.959964 * scale / math.sqrt(400) == pytest.approx(34.05, abs=0.01)
+
+
+def test_error_of_normalised_elo_is_that_of_a_quotient() -> None:
+    # Mean 0.875, s = 0.25 and t = 1.5; z is 0.5 three times and -1.5. Then z − t/2·(z² − 1) is 1.0625 and -2.4375.
+    found = elo_measures(rows(1.0, 1.0, 1.0, 0.5))["match/normalised_elo"]
+    error = math.sqrt((3 * 1.0625**2 + 2.4375**2) / (4 * 3))
+    expected = 1.959964 * error * 800 / math.log(10) / math.sqrt(2)
+    assert found.high - found.value == pytest.approx(found.value - found.low) == pytest.approx(expected)
 
 
 def test_normalised_elo_equals_elo_near_even_score_without_draws() -> None:
@@ -42,6 +48,48 @@ def test_drawn_games_change_elo_but_not_normalised_elo() -> None:
     one, two = (elo_measures(each) for each in (some, more))
     assert one["match/elo"].value > 1.9 * two["match/elo"].value
     assert one["match/normalised_elo"].value == pytest.approx(two["match/normalised_elo"].value)
+
+
+def test_error_of_normalised_elo_at_an_even_score_depends_on_the_number_of_pairs_alone() -> None:
+    found = elo_measures(rows(*[0.25, 0.5, 0.75, 0.5] * 50))["match/normalised_elo"]
+    # fastchess gives 34 for 200 pairs.
+    assert found.high == -found.low == pytest.approx(34.05, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shares", "pairs"),
+    [
+        # Mean scores of 0.5, 0.61, 0.895 and 0.105. The interval for an even score covers 0.46 of the last two.
+        ((0.1, 0.2, 0.4, 0.2, 0.1), 32),
+        ((0.05, 0.15, 0.3, 0.3, 0.2), 32),
+        ((0.0, 0.02, 0.08, 0.2, 0.7), 100),
+        ((0.7, 0.2, 0.08, 0.02, 0.0), 100),
+    ],
+)
+def test_interval_of_normalised_elo_covers_the_truth_at_even_and_uneven_scores(
+    shares: tuple[float, ...], pairs: int
+) -> None:
+    random, matches = Random(pairs), 400
+    mean = sum(share * score for share, score in zip(shares, PAIR_SCORES, strict=True))
+    variance = sum(share * (score - mean) ** 2 for share, score in zip(shares, PAIR_SCORES, strict=True))
+    truth = 800 / math.log(10) * (mean - 0.5) / math.sqrt(2 * variance)
+    covered = 0
+    for _ in range(matches):
+        found = elo_measures(rows(*random.choices(PAIR_SCORES, shares, k=pairs)))["match/normalised_elo"]
+        covered += found.low <= truth <= found.high
+    assert 0.91 <= covered / matches <= 0.98
+
+
+def test_match_of_two_scores_has_an_error_of_normalised_elo_that_is_not_near_zero() -> None:
+    # At this share the first-order error of mean over standard deviation vanishes, with two scores.
+    found = elo_measures(rows(*[0.75] * 20, *[1.0] * 10))["match/normalised_elo"]
+    assert found.high - found.value == pytest.approx(1.959964 * 800 / math.log(10) / math.sqrt(60))
+
+
+def test_likelihood_of_superiority_of_few_pairs_is_not_that_of_a_clipped_interval() -> None:
+    # The standard error is 0.375, so the interval would reach below a score of 0.
+    assert likelihood_of_superiority([0.25, 1.0]) == pytest.approx(NormalDist().cdf(0.125 / 0.375))
+    assert likelihood_of_superiority([0.75, 0.0]) == pytest.approx(NormalDist().cdf(-0.125 / 0.375))
 
 
 def test_equal_pairs_have_no_normalised_elo() -> None:

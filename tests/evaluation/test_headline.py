@@ -1,11 +1,12 @@
 """Headline keys that got better or worse: directions, Holm's correction, and intervals over rows and seeds."""
 
-from math import inf
+from math import inf, sqrt
+from random import Random
 
 import pytest
 
 from rookworld_rlvr.evaluation.headline import Changes, changes, gain_over_seeds, headline_keys, holm
-from rookworld_rlvr.evaluation.intervals import seeds_interval
+from rookworld_rlvr.evaluation.intervals import mean_interval, seeds_interval
 from rookworld_rlvr.evaluation.keys import is_better, is_worse, lower_is_better, scale_of
 from rookworld_rlvr.evaluation.paired import wilcoxon_p
 from rookworld_rlvr.evaluation.table import Measure, Row
@@ -107,10 +108,70 @@ def test_interval_over_seeds_is_at_least_as_wide_as_over_rows() -> None:
     assert gain_over_seeds(VALID, [gain] * 3) == pytest.approx((0.02, 0.003, 0.037))
     # Each run plays its own games: their error falls with the number of runs, and is not added to the spread.
     assert gain_over_seeds("match/elo", [gain] * 4) == pytest.approx((0.02, 0.0115, 0.0285))
-    other = gain | {"value": 0.03}
+    other = {name: value + 0.01 for name, value in gain.items()}
     assert gain_over_seeds("match/elo", [gain, other]) == seeds_interval([0.02, 0.03])
     mean, _, high = gain_over_seeds(VALID, [gain, other])
     assert high - mean == pytest.approx((0.017**2 + (12.706 * 0.005) ** 2) ** 0.5, rel=1e-3)
+
+
+def drawn(random: Random, runs: int, rows: int, own: float) -> list[dict[int, float]]:
+    """Draw the gains of each row in each run: 0, plus an error of the row, of the run, and of the row in this run.
+
+    The rows' errors cause a variance of 1/rows in a run's mean, of which a share `own` differs between the runs.
+    """
+    of_rows = [random.gauss(0, sqrt(1 - own)) for _ in range(rows)]
+    made = []
+    for _ in range(runs):
+        of_run = random.gauss(0, 0.5 / sqrt(rows))
+        made.append({i: of_run + row + random.gauss(0, sqrt(own)) for i, row in enumerate(of_rows)})
+    return made
+
+
+def entries(runs: list[dict[int, float]]) -> list[dict[str, float]]:
+    means = [mean_interval(list(gains.values()), -100.0, 100.0) for gains in runs]
+    return [dict(zip(("value", "low", "high"), interval, strict=True)) for interval in means]
+
+
+@pytest.mark.parametrize(
+    ("own", "least", "most"),
+    [
+        # All runs fail on the same rows, half of the variance is their own, or all of it.
+        (0.0, 0.92, 0.985),
+        (0.5, 0.93, 0.985),
+        (1.0, 0.93, 0.985),
+    ],
+)
+def test_interval_over_seeds_covers_the_truth_where_rows_and_seeds_vary(own: float, least: float, most: float) -> None:
+    random, sets, covered = Random(4), 400, 0
+    for _ in range(sets):
+        runs = drawn(random, runs=5, rows=30, own=own)
+        _, low, high = gain_over_seeds(LOSS, entries(runs), runs)
+        _, low_without, high_without = gain_over_seeds(LOSS, entries(runs))
+        covered += low <= 0 <= high
+        assert high - low <= (high_without - low_without) * (1 + 1e-9)
+    assert least <= covered / sets <= most
+
+
+def test_error_of_few_rows_is_not_that_of_a_clipped_interval() -> None:
+    # Gains of 1, 1 and 0 have a mean of 2/3 and a standard error of 1/3, and the interval ends at 1.
+    value, low, high = mean_interval([1.0, 1.0, 0.0], -1.0, 1.0)
+    assert high == 1.0
+    found = gain_over_seeds(VALID, [{"value": value, "low": low, "high": high}] * 2)
+    assert found == pytest.approx((2 / 3, 2 / 3 - 1.959964 / 3, 2 / 3 + 1.959964 / 3))
+
+
+def test_error_of_rows_counts_once_and_only_for_the_same_rows() -> None:
+    one, two = {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0}, {0: 1.0, 1: 1.0, 2: 0.0, 3: 0.0}
+    # The variance of a run's mean is 1/12, and that of the rows' means, 0.5, 1, 0 and 0.5, is 1/24: nothing is shared.
+    mean, low, high = gain_over_seeds(LOSS, entries([one, two]), [one, two])
+    assert (mean, high - low) == pytest.approx((0.5, 2 * 1.959964 * sqrt(1 / 24)), rel=1e-6)
+    # Runs that agree in each row share all of it.
+    agreeing = entries([one, one])
+    assert gain_over_seeds(LOSS, agreeing, [one, one]) == pytest.approx(gain_over_seeds(LOSS, agreeing))
+    whole = gain_over_seeds(LOSS, entries([one, two]))
+    other = {**one, 4: 0.5}
+    for rows_of_runs in ([one, other], [one], [one, dict.fromkeys(one, 0.5)], [{}, {}], [one, {**two, 0: inf}]):
+        assert gain_over_seeds(LOSS, entries([one, two]), rows_of_runs) == whole
 
 
 def test_holm_rejects_smallest_p_first_and_stops_at_first_acceptance() -> None:

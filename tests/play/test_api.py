@@ -87,6 +87,7 @@ def test_answer_has_no_move_after_end_of_game(api: PlayApi) -> None:
     ("answer", {"temperature": float("nan")}, "expected temperature"),
     ("predict_board", {}, "got a game without one"), ("predict_board", {"move": "a+b+"}, "expected a move in UCI"),
     ("predict_board", {"move": 5}, "expected a move in UCI"),
+    ("predict_board", {"start": "4k3/8/8/8/8/8/4P3/4K3 b - - 0 999999", "move": "e8e7"}, "expected counters below"),
 ])  # fmt: skip
 def test_invalid_request_is_refused_with_its_reason(
     api: PlayApi, question: str, arguments: dict[str, Any], message: str

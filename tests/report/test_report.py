@@ -57,6 +57,15 @@ def test_match_sentence_does_not_contradict_its_interval(record: Make, low: floa
     assert ("no measured difference" in told) is (low < 0)
 
 
+def test_summary_names_graded_headline_keys_of_few_rows(record: Make) -> None:
+    summary, loss = record().summary, "policy/win_probability_loss"
+    gain, entry = {"value": 0.0, "low": -0.1, "high": 0.1}, {"value": 0.1, "low": 0.0, "high": 0.2}
+    for n, named in ((100, True), (101, False)):
+        parts = {"gain": {**summary["gain"], loss: gain}, "after": {**summary["after"], loss: {**entry, "n": n}}}
+        told = [text for text in summarise_run(summary | parts, []).sentences() if "Means of at most 100 rows" in text]
+        assert bool(told) is named and all(text.endswith(f"skewed: {loss}.") for text in told)
+
+
 def test_summary_begins_with_match_and_lists_losses_before_gains(record: Make) -> None:
     run = record()
     match, worse, better, same, warning = summarise_run(run.summary, run.metrics).sentences()
@@ -193,6 +202,23 @@ def test_several_runs_share_one_chart_per_key_and_one_table(record: Make) -> Non
     assert table["match/elo"]["mean"] == "-60" and "policy/valid/white" not in table
     page = render(runs)
     assert all(f"</span>{run.name}" in page for run in runs)
+
+
+def test_runs_of_the_same_rows_are_compared_by_the_gains_of_each_row(record: Make) -> None:
+    key = "policy/valid"
+    runs = [record(), record(seed=1)]
+    gain = {key: {"value": 0.5, "low": 0.5 - 0.566, "high": 0.5 + 0.566}}
+    gains = [dict(enumerate(values)) for values in ((0.0, 1.0, 0.0, 1.0), (1.0, 1.0, 0.0, 0.0))]
+
+    def interval(*measured: str) -> str:
+        same = [
+            replace(run, summary={**run.summary, "gain": gain}, measured=name, row_gains={key: of_rows})
+            for run, name, of_rows in zip(runs, measured, gains, strict=True)
+        ]
+        return str(next(row["interval"] for row in runs_table(same) if row["key"] == key))
+
+    assert interval("one", "one") == "[+0.100, +0.900]"
+    assert interval("one", "another") == interval("", "") == "[-0.066, +1.066]"
 
 
 def test_model_text_is_escaped_in_the_page(record: Make) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from rookworld_rlvr.rewards import Rubric, RubricConfig
+from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks.policy.reward import eval_agreement
 from rookworld_rlvr.tasks.types import FailureReason, LabelError, PromptError
 
@@ -140,6 +141,34 @@ def test_half_the_label_candidates_earn_half_and_nearest_eval_counts() -> None:
     for evals in ("5.0 0.3", "0.3 5.0"):
         components = score(START, f"M: e2e4 e2e4 E: {evals} B: e2e4", label).components
         assert components["correctness/evals_match"] == components["correctness/candidates_match"] == 0.5
+
+
+# Black is in check and can only take the queen.
+FORCED, FORCED_MOVE = "P: 7k/6Q1/8/8/8/8/8/K7 b - - 0 1", "h8g7"
+
+
+def test_guesses_at_one_eval_earn_less_than_one_guess() -> None:
+    values = Analysis(FORCED.removeprefix("P: "), ((FORCED_MOVE, -1.3),))
+    label = f"M: {FORCED_MOVE} E: -1.3 B: {FORCED_MOVE}"
+
+    def both(count: int, evals: str) -> tuple[float, float]:
+        text = f"M: {' '.join([FORCED_MOVE] * count)} E: {evals} B: {FORCED_MOVE}"
+        return score(FORCED, text, analysis=values).total, score(FORCED, text, label).total
+
+    five, off_by_a_pawn, right = both(5, "0.0 1.0 -1.0 5.0 -5.0"), both(1, "-2.3"), both(1, "-1.3")
+    for guesses, guess, truth in zip(five, off_by_a_pawn, right, strict=True):
+        assert guesses < guess - 0.01 and guess < truth == 1.0
+    # Neither a copy of the only move with the right eval nor an illegal candidate beside it raises the mean.
+    for extra in (FORCED_MOVE, "a1a2"):
+        text = f"M: {FORCED_MOVE} {extra} E: -1.3 -1.3 B: {FORCED_MOVE}"
+        assert score(FORCED, text, analysis=values).components["correctness/evals_value"] == 0.5
+
+
+def test_legal_candidate_beside_a_short_label_costs_no_agreement_of_evals() -> None:
+    label = "M: e2e4 d2d4 E: 0.3 -0.2 B: e2e4"
+    text = "M: e2e4 d2d4 {} E: 0.3 -0.2 0.1 B: e2e4"
+    for third, match in (("g1f3", 1.0), ("e2e5", 2 / 3), ("e2e4", 2 / 3)):
+        assert score(START, text.format(third), label).components["correctness/evals_match"] == pytest.approx(match)
 
 
 def test_best_match_scales_with_distinct_legal_candidates() -> None:

@@ -305,8 +305,8 @@ def test_row_with_unprintable_eval_or_counter_is_dropped(write: Writer) -> None:
     )
     dropped = Counter[str]()
     assert list(corrected_lines(path, dropped=dropped)) == [white("0.5 0.1", "e2e3")]
-    assert dropped == {"bad_eval": 1, "bad_fen": 1}
-    assert audit(path).valid == 3
+    assert dropped == {"bad_eval": 1, "bad_prompt": 1}
+    assert audit(path).valid == 2
 
 
 def test_clean_file_has_no_defect_and_stays_unchanged(write: Writer) -> None:

@@ -170,3 +170,15 @@ def test_the_step_reproduces_every_published_opening_transition() -> None:
         after = step(prompt.fen, prompt.uci)
         assert after.next_fen == row["next_fen"]
         assert render_environment_prompt(prompt.fen, prompt.uci, prompt.history) == row["prompt"]
+
+
+@pytest.mark.parametrize("counters", ["999999 5", "0 999999"])
+def test_prompt_whose_next_fen_could_not_be_written_is_refused(counters: str) -> None:
+    bare = "4k3/8/8/8/8/8/4P3/4K3 b - - "
+    with pytest.raises(PromptError, match="expected counters below 999999"):
+        parse_environment_prompt(f"A: {bare}{counters}+e8e7+e8e7+")
+    with pytest.raises(ValueError, match="expected counters below 999999"):
+        render_environment_prompt(bare + counters, "e8e7", ["e8e7"])
+    largest = counters.replace("999999", "999998")
+    truth = environment_truth(parse_environment_prompt(f"A: {bare}{largest}+e8e7+e8e7+"))
+    assert "999999" in truth.next_fen and parse_environment(render_environment(truth)) == truth

@@ -19,6 +19,7 @@ from rookworld_rlvr.rollout.groups import Group
 from rookworld_rlvr.stability.faults import Fault, FaultKind
 from rookworld_rlvr.stockfish.analysis import Analysis, EngineCounts
 from rookworld_rlvr.training import collection
+from rookworld_rlvr.training.all_moves import MoveBatch, expected_value, move_batch
 from rookworld_rlvr.training.health import no_progress_reason
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.run import Run
@@ -186,6 +187,82 @@ def test_step_makes_no_update_if_all_completions_are_masked(make_run: MakeRun) -
     report = grpo_step(context, 0)
     assert report.fault is None and report.rewards_PG.shape == (2, 4) and report.updates == 0
     assert all(torch.equal(*pair) for pair in zip(before, context.policy.model.parameters(), strict=True))
+
+
+WITH_VALUES = (
+    "rubric.source=cached",
+    "data.train=default",
+    "data.held_out=default",
+    "data.tasks=[policy]",
+    "kl.coef=0",
+)
+
+
+def equal_rewards(context: StepContext) -> StepContext:
+    return rescored(context, lambda _i, _request, score: replace(score, total=0.5))
+
+
+@pytest.mark.parametrize("updates", [(), ("objective.epochs=2", "kl.form=in_reward")])
+def test_legal_moves_are_trained_if_all_completions_are_masked(make_run: MakeRun, updates: tuple[str, ...]) -> None:
+    given = (*WITH_VALUES, "model.path=tiny", "generator.max_new_tokens=12", "optim.lr=0.0001", *updates)
+    reports = {}
+    for truncated in ("mask", "score"):
+        context = make_run(*given, f"{COLLECTION}.truncated={truncated}").context
+        reports[truncated] = grpo_step(context, 0)
+        assert step_metrics(reports[truncated], context)["rollout/truncated_fraction"] == 1
+    masked, scored = reports["mask"], reports["score"]
+    assert masked.fault is None and masked.updates == scored.updates == 1 + bool(updates)
+    assert masked.tokens.count == 0 < scored.tokens.count and masked.update_norm > 0
+    if not updates:
+        assert masked.tokens.expected_value_sum == pytest.approx(scored.tokens.expected_value_sum, rel=1e-4)
+    assert masked.tokens.expected_value_sum > 0.1 and no_progress_reason(masked) == ""
+
+
+@pytest.mark.parametrize(("zero_variance", "sampled"), [("drop", 2), ("refill", 4)])
+def test_legal_moves_of_dropped_and_replaced_groups_are_trained(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, zero_variance: str, sampled: int
+) -> None:
+    monkeypatch.setattr(collection, "MAX_REFILLS", 1)
+    given = (*WITH_VALUES, "model.path=tiny", "generator.max_new_tokens=12", "optim.lr=1e-4", "objective.minibatches=2")
+    context = equal_rewards(make_run(*given, f"{COLLECTION}.zero_variance={zero_variance}").context)
+    report = grpo_step(context, 0)
+    assert report.fault is None and report.groups == () and len(report.rollout.groups) == sampled
+    assert report.updates == 1 and report.update_norm > 0 and no_progress_reason(report) == ""
+    wanted = move_batch(report.rollout.groups, make_run(*given).context.policy)
+    assert wanted is not None and len(wanted.prompts_B.unique()) == sampled
+    value, _, _ = expected_value(make_run(*given).context.policy, wanted, temperature=context.temperature)
+    assert report.tokens.expected_value_sum == pytest.approx(float(value.detach()), rel=1e-4)
+    assert step_metrics(report, context)["reward/expected_value"] == report.tokens.expected_value_sum
+
+
+def test_kept_group_behind_a_dropped_one_keeps_its_own_legal_moves(make_run: MakeRun) -> None:
+    given = (*WITH_VALUES, "model.path=tiny", "generator.max_new_tokens=12", "optim.lr=0")
+    first = make_run(*given).context.sampler.prompts.draw(1)[0].prompt
+
+    def alike(_i: int, request: ScoreRequest, score: Score) -> Score:
+        return replace(score, total=0.5) if request.prompt == first else score
+
+    values = {}
+    for zero_variance in ("keep", "drop"):
+        report = grpo_step(rescored(make_run(*given, f"{COLLECTION}.zero_variance={zero_variance}").context, alike), 0)
+        assert len(report.groups) == (2 if zero_variance == "keep" else 1)
+        values[zero_variance] = report.tokens.expected_value_sum
+    assert values["drop"] == pytest.approx(values["keep"], rel=1e-4) and values["keep"] > 0.1
+
+
+def test_fault_of_an_update_of_legal_moves_alone_has_their_batch(make_run: MakeRun) -> None:
+    given = (*WITH_VALUES, "model.path=tiny", "generator.max_new_tokens=12", f"{COLLECTION}.truncated=mask")
+    context = make_run(*given).context
+
+    def spoil(moment: Moment, context: StepContext, _event: Event) -> None:
+        if moment is Moment.accumulated:
+            gradient = next(p.grad for p in context.policy.model.parameters() if p.grad is not None)
+            gradient.fill_(torch.nan)
+
+    context.hooks.append(spoil)
+    report = grpo_step(context, 0)
+    assert report.fault is not None and report.fault.kind is FaultKind.gradient
+    assert isinstance(report.fault_batch, MoveBatch) and len(report.fault_batch.tokens_BT)
 
 
 def test_kl_in_reward_subtracts_each_completion_kl_from_its_reward(make_run: MakeRun) -> None:

@@ -1,9 +1,11 @@
 """A run: the files that it writes, and its actions after non-finite gradients and losses."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -13,8 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rookworld_rlvr.app import build
 from rookworld_rlvr.errors import TrainingGaveUpError
+from rookworld_rlvr.evaluation.headline import headline_keys
 from rookworld_rlvr.model.loading import load_policy
 from rookworld_rlvr.model.policy import Policy
+from rookworld_rlvr.report.run_record import read_run, shared_row_gains
 from rookworld_rlvr.training import loop
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.metrics import METRICS, declared
@@ -65,7 +69,7 @@ def test_run_folder_is_named_by_date_and_latest_points_to_it(finished: Path) -> 
     assert (root / "latest").is_symlink() and finished.parent.parent == root
     assert finished.name.endswith("-four") and len(finished.parent.name.split("-")) == 3
     contents = {"config.yaml", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "summary.json", "before_rows.jsonl"}
-    contents |= {"report.html"}
+    contents |= {"report.html", "after_rows.jsonl"}
     assert {path.name for path in finished.iterdir()} == contents
 
 
@@ -230,3 +234,20 @@ def test_non_finite_loss_is_a_fault(make_saved_run: Callable[..., Run]) -> None:
     with pytest.raises(TrainingGaveUpError, match=r"2 faults in a row, .* the last was loss \(loss: "):
         train_run(run)
     assert [row["step"] for row in json_lines(run.folder / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_rows_before_and_after_give_the_gains_of_the_summary(finished: Path) -> None:
+    run = read_run(finished)
+    assert run.measured and shared_row_gains([run, run]) == [run.row_gains] * 2
+    found = {key: (fmean(gains.values()), len(gains)) for key, gains in run.row_gains.items() if gains}
+    assert found.keys() == headline_keys_of(run.summary["gain"]) and len(found) > 5
+    for key, (mean, rows) in found.items():
+        assert (
+            mean == pytest.approx(float(run.summary["gain"][key]["value"])) and rows == run.summary["after"][key]["n"]
+        )
+    assert shared_row_gains([run, replace(run, measured="another")]) == []
+    assert shared_row_gains([replace(run, measured="")] * 2) == []
+
+
+def headline_keys_of(gain: Mapping[str, Any]) -> set[str]:
+    return gain.keys() & set(headline_keys())

@@ -8,8 +8,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ..evaluation.headline import MATCH_ELO, headline_gains, headline_keys
-from ..evaluation.keys import SLICES
+from ..evaluation.headline import MATCH_ELO, RowGains, headline_gains, headline_keys
+from ..evaluation.keys import FEW_ROWS, SLICES, has_few_rows
 from ..evaluation.paired import Comparison
 
 
@@ -30,6 +30,8 @@ GAIN_KEYS = (
     "environment/next_state_accuracy",
 )
 
+# Mark of a key whose interval may be too narrow.
+FEW = " ~"
 SPEED_COLUMNS = (
     "generator",
     "completions/s",
@@ -49,12 +51,16 @@ SPEED_COLUMNS = (
 def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     """Return a table of one evaluation with a row per key and, if there are any, a table of values by colour and phase.
 
-    A value by colour or phase is followed by ± half the width of its 95 % interval.
+    A value by colour or phase is followed by ± half the width of its 95 % interval. A mark at the number of rows says
+    that the interval may be too narrow (see `has_few_rows`).
     """
     whole = [key for key in measures if key.rpartition("/")[2] not in SLICES]
     table = Table("key", "value", "95 % interval", "rows")
+    few = [key for key in whole if has_few_rows(key, measures[key]["n"])]
     for key in whole:
-        table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), str(measures[key]["n"]))
+        rows = f"{measures[key]['n']}{FEW if key in few else ''}"
+        table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), rows)
+    table.caption = f"{FEW.strip()} graded and at most {FEW_ROWS} rows: too narrow for skewed values" if few else None
     known = [name for name in SLICES if any(key.endswith(f"/{name}") for key in measures)]
     beside = Table("key", *known)
     for key in whole:
@@ -94,15 +100,15 @@ def gain_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def seeds_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+def seeds_table(summaries: Sequence[Mapping[str, Any]], row_gains: Sequence[RowGains] = ()) -> Table:
     """Return a table with the mean gain of each headline key over runs that differ only in their seed.
 
-    The interval of the mean covers the variance between seeds and that of the rows. Further columns have each run's
-    own gain and the number of runs in which the key got worse.
+    The interval of the mean covers the variance between seeds and that of the rows (see `gain_over_seeds`). Further
+    columns have each run's own gain and the number of runs in which the key got worse.
     """
     table = Table("key", "mean gain", "95 % interval, over seeds and rows", "each seed", "worse in")
     named = {key for summary in summaries for key in summary["worse"]}
-    for key, gains, (mean, low, high) in headline_gains(summaries):
+    for key, gains, (mean, low, high) in headline_gains(summaries, row_gains):
         each = " ".join(f"{float(gain['value']):+.4f}" for gain in gains)
         worse_in = str(sum(key in summary["worse"] for summary in summaries)) if key in named else ""
         table.add_row(key, f"{mean:+.4f}", f"\\[{_number(low)}, {_number(high)}]", each, worse_in)

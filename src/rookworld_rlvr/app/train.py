@@ -16,7 +16,7 @@ from ..errors import DONE, UserError, left_out
 from ..errors import INTERRUPTED as INTERRUPTED_CODE
 from ..files import write_text
 from ..report.page import REPORT, render
-from ..report.run_record import read_run
+from ..report.run_record import read_run, shared_row_gains
 from ..report.summary import summarise_run
 from ..report.terminal import printable
 from ..shell import command, setting, train_command
@@ -83,7 +83,8 @@ def _show_sweep(members: Sequence[Member]) -> None:
     if len(members) < 2:
         return
     if differ_in_seed_alone([member.overrides for member in members]):
-        seeds = seeds_table([member.summary for member in members])
+        row_gains = shared_row_gains([read_run(member.folder) for member in members])
+        seeds = seeds_table([member.summary for member in members], row_gains)
         if seeds.row_count:
             console.print(seeds)
     compare = command("report", *(member.folder for member in members), "--output", "report.html")

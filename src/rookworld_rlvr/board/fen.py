@@ -10,6 +10,7 @@ FEN_FIELDS = ("placement", "turn", "castling", "en_passant", "halfmove_clock", "
 WITHOUT_COUNTERS, FIRST_COUNTERS = 4, ("0", "1")
 # At most six digits: Python parses some integers that are so long that it refuses to print the next larger one.
 COUNTER = re.compile(r"[0-9]{1,6}")
+LARGEST_COUNTER = 999_999
 
 
 def parse_fen(fen: str) -> chess.Board:

@@ -20,6 +20,7 @@ REMARKS = frozenset({"N", "D", "ep", "e.p."})
 FIGURINES = str.maketrans("♔♕♖♗♘♙♚♛♜♝♞♟", "KQRBNPKQRBNP")
 # Tags that decide from which position a game is read. Any other may be malformed.
 START_TAGS = frozenset({"fen", "setup", "variant"})
+LARGEST_START_COUNTER = 99_999
 ROSTER = "event"
 
 TAG = re.compile(r'\s*\[\s*(\w[\w+#=:-]*)\s+"((?:[^"\\]|\\.)*)"\s*\]')
@@ -333,6 +334,9 @@ class _Reader:
             raise self._error(wanted, str(error), line) from error
         if not standard or not board.is_valid():
             raise self._error(wanted, str({name: tags[name] for name in sorted(START_TAGS & tags.keys())}), line)
+        if max(board.halfmove_clock, board.fullmove_number) > LARGEST_START_COUNTER:
+            # The moves of a game raise them, and a FEN has counters of six digits at most.
+            raise self._error("counters of one to five digits", board.fen(), line)
         return board
 
     def _finish(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import chess
 
 from ..files import file_type, open_text
-from .fen import is_valid_fen, read_fen, rule_violations
+from .fen import is_valid_fen, parse_fen, read_fen, rule_violations
 from .pgn import PgnGame, read_pgn
 from .puzzles import read_puzzles
 
@@ -53,7 +53,8 @@ def _read_line(text: str, read: Callable[[str], chess.Board], where: str) -> che
 
 def _epd_board(text: str) -> chess.Board:
     try:
-        return chess.Board.from_epd(text)[0]
+        # The operations hmvc and fmvn set its counters.
+        return parse_fen(chess.Board.from_epd(text)[0].fen())
     except ValueError as error:
         hint = "a FEN with counters: name the file .fen" if is_valid_fen(text) else str(error)
         raise ValueError(f"expected an EPD record, got {text!r}: {hint}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..tasks import all_tasks
 from .games import Adjudicator
-from .intervals import Z_95, seeds_interval
+from .intervals import EQUALITY_TOLERANCE, Z_95, seeds_interval, shared_row_error
 from .keys import SAMPLED, is_better, is_worse, lower_is_better
 from .paired import Comparison, compare
 from .table import Gain, Measure, Row
@@ -21,6 +21,8 @@ LEVEL = 0.05
 LEAST_ROWS = 30
 # Size, in standard errors, of a change that a one-sided test at 5 % finds with a probability of 80 %: 1.645 + 0.842.
 DETECTABLE_ERRORS = 2.487
+RowGains = Mapping[str, Mapping[int, float]]
+"""A run's gain in each row, by key and index of the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +123,57 @@ def _p(elo: Measure) -> float:
 
 
 def headline_gains(
-    summaries: Sequence[Mapping[str, Any]],
+    summaries: Sequence[Mapping[str, Any]], row_gains: Sequence[RowGains] = ()
 ) -> Iterator[tuple[str, list[Mapping[str, Any]], tuple[float, float, float]]]:
     """Yield each headline key that all runs have, with each run's gain and the `gain_over_seeds` of these gains.
 
-    A gain is an entry of the run's summary.json. For the match it is the Elo.
+    A gain is an entry of the run's summary.json. For the match it is the Elo. `row_gains` has those of each run by row,
+    if all were measured on the same rows.
     """
     for key in headline_keys():
         part, name = ("match", "elo") if key == MATCH_ELO else ("gain", key)
         gains = [gain for summary in summaries if (gain := summary.get(part, {}).get(name))]
         if len(gains) == len(summaries):
-            yield key, gains, gain_over_seeds(key, gains)
+            yield key, gains, gain_over_seeds(key, gains, [of_run.get(key, {}) for of_run in row_gains])
 
 
-def gain_over_seeds(key: str, gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
+def gain_over_seeds(
+    key: str, gains: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[int, float]] = ()
+) -> tuple[float, float, float]:
     """Return the mean gain of runs that differ only in their seed, and its 95 % interval, as (mean, low, high).
 
     `gains` are the entries of the runs' summaries. All runs share the held-out rows, so more runs do not reduce the
-    sampling error of the rows. Each run plays its own games: their sampling error is in the variance between runs
-    already, and is only the least width of the interval.
+    sampling error that the rows cause in all runs alike. `rows`, each run's gains by row, separate this error from that
+    of single runs, which is in the variance between runs already. Without `rows` the whole error of a run counts, and
+    the interval is wider than it need be. Each run plays its own games: their sampling error is in the variance between
+    runs already. The interval is never narrower than the one that rows or games alone give the mean.
     """
     values = [float(gain["value"]) for gain in gains]
-    errors = [(float(gain["high"]) - float(gain["low"])) / (2 * Z_95) for gain in gains]
+    errors = [_error(key, *(float(gain[name]) for name in ("value", "low", "high"))) for gain in gains]
     pooled = sqrt(fsum(error**2 for error in errors) / len(errors))
-    if key != MATCH_ELO:
-        return seeds_interval(values, pooled)
-    mean, low, high = seeds_interval(values)
-    half = Z_95 * pooled / sqrt(len(errors))
+    if key == MATCH_ELO:
+        shared, least = 0.0, pooled / sqrt(len(errors))
+    else:
+        shared, least = _row_errors(rows) or (pooled, pooled)
+    mean, low, high = seeds_interval(values, shared)
+    half = Z_95 * least
     return (mean, min(low, mean - half), max(high, mean + half)) if isfinite(half) else (mean, low, high)
+
+
+def _error(key: str, value: float, low: float, high: float) -> float:
+    """Return the standard error that belongs to the interval of a run's gain."""
+    if key == MATCH_ELO:
+        return (high - low) / (2 * Z_95)
+    # The nearer end may be that of the scale, to which the interval of few rows is clipped.
+    return max(high - value, value - low) / Z_95
+
+
+def _row_errors(rows: Sequence[Mapping[int, float]]) -> tuple[float, float] | None:
+    """Return the `shared_row_error` of runs on the same rows; None for other rows, or if those of a run are equal."""
+    places = sorted(rows[0]) if len(rows) > 1 else []
+    if len(places) < 2 or any(of_run.keys() != rows[0].keys() for of_run in rows):
+        return None
+    columns = [[of_run[place] for place in places] for of_run in rows]
+    if any(max(column) - min(column) <= EQUALITY_TOLERANCE or not all(map(isfinite, column)) for column in columns):
+        return None
+    return shared_row_error(columns)

@@ -100,12 +100,29 @@ def ratio_interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float, flo
     return ratio, max(0.0, ratio - spread), min(1.0, ratio + spread)
 
 
+def shared_row_error(values_KN: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return two standard errors of the mean over K runs of N rows: of what the runs share, and of all that rows cause.
+
+    `values_KN` has the values of the same rows in each run, at least two of both. The variance v of a run's mean over
+    rows has a part c that the runs share, since a row is easy or hard for all of them, and a part of its own. The own
+    part differs between runs, so it is in the variance between runs already, and falls with their number. The mean over
+    runs and rows has the variance w = c + (v − c)/K, so c = (K·w − v)/(K − 1). The errors are √c, c from 0, and √w.
+
+    >>> [round(error, 4) for error in shared_row_error([[0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0]])]
+    [0.0, 0.2041]
+    """
+    runs, rows = len(values_KN), len(values_KN[0])
+    of_runs = math.fsum(_deviation(values) ** 2 for values in values_KN) / runs / rows
+    of_means = _deviation([math.fsum(values) / runs for values in zip(*values_KN, strict=True)]) ** 2 / rows
+    return math.sqrt(max(0.0, (runs * of_means - of_runs) / (runs - 1))), math.sqrt(of_means)
+
+
 def seeds_interval(values: Sequence[float], row_error: float = 0.0) -> tuple[float, float, float]:
     """Return the mean over runs and its 95 % interval, as (mean, low, high). Raises ValueError below two runs.
 
     The interval is mean ± √(a² + b²). The variance between k runs contributes a = t·s/√k by Student's t. The sampling
-    of rows contributes b = z·row_error, where `row_error` is the standard error that it causes in the mean.
-    So the interval is never narrower than the one over rows. If a value is infinite, the interval is (−∞, ∞).
+    of the rows that all runs share contributes b = z·row_error, where `row_error` is the standard error that it causes
+    in the mean (see `shared_row_error`). If a value is infinite, the interval is (−∞, ∞).
 
     >>> [round(number, 3) for number in seeds_interval([0.096, 0.085, 0.060])]
     [0.08, 0.035, 0.126]

@@ -22,6 +22,8 @@ SLICES = (*chess.COLOR_NAMES[::-1], *(phase.value for phase in Phase))
 """Suffixes of keys: the colour to move and the phase of the game."""
 
 
+# If 2 in 100 rows are large losses, the 95 % interval of 100 rows covers their mean in 91 of 100 samples.
+FEW_ROWS = 100
 # The most per ply of a game: three illegal attempts at Black's first move, after one move of White.
 MOST_MISTAKES = 1.5
 CENTIPAWN_LOSS = Scale(0.0, 2000.0)
@@ -55,7 +57,7 @@ OF_SUITES: Mapping[str, Key] = {
         "difference to the opponent that follows from the score; infinite if all games were won or lost",
         scale=REAL, unit="Elo"),
     "match/normalised_elo": higher(
-        "the lead over the standard deviation of a game, so that draws do not change its error",
+        "the lead over the standard deviation of a game, which draws do not change",
         scale=REAL, unit="Elo"),
     "match/rules_score": higher(
         "`match/score` with all games at the ply limit drawn", scale=FRACTION, unit="points"),
@@ -146,6 +148,17 @@ def key_of(name: str) -> Key:
 def scale_of(name: str) -> Scale | None:
     """Return the scale of a graded key; None for a key that is right or wrong."""
     return key_of(name).scale
+
+
+def has_few_rows(name: str, n: int) -> bool:
+    """Return whether a graded key has so few rows that the normal interval of skewed values is too narrow.
+
+    The interval of a single row is the whole scale, so it is not.
+
+    >>> has_few_rows("policy/win_probability_loss", 100), has_few_rows("policy/valid", 100)
+    (True, False)
+    """
+    return scale_of(name) is not None and 1 < n <= FEW_ROWS
 
 
 def lower_is_better(name: str) -> bool:

@@ -254,8 +254,8 @@ def elo_measures(rows: Sequence[Row]) -> dict[str, Measure]:
     other end is then that of Wilson's interval with a pair as one trial (see `mean_interval`).
 
     Normalised Elo divides the lead by the standard deviation of one game, which is √2 times that of a pair's score. Its
-    error then depends on the number of games but not on the share of draws. The key is left out if all pairs have the
-    same score.
+    error depends on the number of games, on the lead and on the shape of the scores' distribution (see `lead_error`),
+    but not on the share of draws. The key is left out if all pairs have the same score.
     """
     scores = _pair_scores(rows)
     if not scores:
@@ -263,10 +263,27 @@ def elo_measures(rows: Sequence[Row]) -> dict[str, Measure]:
     value, low, high = map(elo, mean_interval(scores, 0.0, 1.0))
     measures = {"match/elo": Measure(value, low, high, len(scores))}
     if max(scores) - min(scores) > EQUALITY_TOLERANCE:
-        lead = NORMALISED_SCALE * (math.fsum(scores) / len(scores) - 0.5) / (math.sqrt(2) * stdev(scores))
-        spread = Z_95 * NORMALISED_SCALE / math.sqrt(2 * len(scores))
+        per_deviation = NORMALISED_SCALE / math.sqrt(2)
+        lead = per_deviation * (math.fsum(scores) / len(scores) - 0.5) / stdev(scores)
+        spread = Z_95 * per_deviation * lead_error(scores)
         measures["match/normalised_elo"] = Measure(lead, lead - spread, lead + spread, len(scores))
     return measures
+
+
+def lead_error(scores: Sequence[float]) -> float:
+    """Return the standard error of (mean − ½) / s, where s is the standard deviation of pairs' scores that differ.
+
+    By the delta method it is √(Σ(z − t/2·(z² − 1))² / (n(n − 1))), with z = (score − mean)/s and t = (mean − ½)/s. At
+    an even score, t = 0, it is 1/√n. It is never below that value: if the scores have only two values, the first-order
+    error can be near 0. Source: Cramér, Mathematical Methods of Statistics (1946), section 27.7.
+
+    >>> lead_error([0.25, 0.75, 0.25, 0.75]), round(lead_error([1.0] * 9 + [0.5]), 3)
+    (0.5, 1.455)
+    """
+    n, mean, deviation = len(scores), math.fsum(scores) / len(scores), stdev(scores)
+    t, standardised = (mean - 0.5) / deviation, [(score - mean) / deviation for score in scores]
+    variance = math.fsum((z - t / 2 * (z**2 - 1)) ** 2 for z in standardised) / (n * (n - 1))
+    return max(math.sqrt(variance), 1 / math.sqrt(n))
 
 
 def match_facts(rows: Sequence[Row]) -> dict[str, Any]:
@@ -283,12 +300,20 @@ def match_facts(rows: Sequence[Row]) -> dict[str, Any]:
 def likelihood_of_superiority(scores: Sequence[float]) -> float:
     """Return the probability that the player is stronger, by the normal approximation of the pairs' mean score.
 
+    If all scores are equal, the error of the mean is that of `mean_interval`, for scores that were not seen.
+
     >>> likelihood_of_superiority([0.25, 0.75]), round(likelihood_of_superiority([0.5, 0.75, 0.5, 0.75]), 3)
     (0.5, 0.958)
     """
     mean, low, high = mean_interval(scores, 0.0, 1.0)
-    nearer = low if mean > 0.5 else high
-    return NormalDist().cdf((mean - 0.5) * Z_95 / abs(mean - nearer)) if mean != 0.5 else 0.5
+    if mean == 0.5:
+        return 0.5
+    if max(scores) - min(scores) > EQUALITY_TOLERANCE:
+        # Not from the interval's ends: that of few pairs may be clipped to the scale.
+        error = stdev(scores) / math.sqrt(len(scores))
+    else:
+        error = abs(mean - (low if mean > 0.5 else high)) / Z_95
+    return NormalDist().cdf((mean - 0.5) / error)
 
 
 def _pair_scores(rows: Sequence[Row]) -> list[float]:

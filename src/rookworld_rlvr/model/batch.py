@@ -86,7 +86,7 @@ def joined(first: TokenBatch, second: TokenBatch) -> TokenBatch:
 
 
 def collate(rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: torch.device) -> TokenBatch:
-    """Return a batch of rows of prompt and completion tokens, at least one of each in a row.
+    """Return a batch of rows of prompt and completion tokens, at least one of each in a row; there may be no row.
 
     Every token of a completion is trained. Each row has a prompt index of its own.
     """
@@ -141,6 +141,9 @@ def padded(
     rows: Sequence[Sequence[int]], pad_id: int, device: torch.device, side: Literal["left", "right"]
 ) -> tuple[Tensor, Tensor]:
     """Return tokens and attention mask, (B, T), int64, padded on one side: generation needs left, training right."""
+    if not rows:
+        empty = torch.zeros(0, 0, dtype=torch.long, device=device)
+        return empty, empty.clone()
     tokens = [torch.tensor(row, dtype=torch.long) for row in rows]
     tokens_BT = pad_sequence(tokens, batch_first=True, padding_value=pad_id, padding_side=side)
     attention_BT = pad_sequence([torch.ones_like(row) for row in tokens], batch_first=True, padding_side=side)

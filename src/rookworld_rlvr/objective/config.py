@@ -16,7 +16,7 @@ class ZeroVariance(StrEnum):
     """Keep it, by default with advantage 0. Its KL and entropy terms are trained, and its tokens count in the
     normalisation."""
     drop = "drop"
-    """Do not train on it."""
+    """Do not train on its completions."""
     refill = "refill"
     """Sample other prompts to replace it, in up to 3 rounds (dynamic sampling, arXiv 2503.14476). Groups that still
     have zero variance after these are dropped."""

@@ -124,7 +124,10 @@ class PlayApi:
             raise BadRequestError(f"expected a move in UCI, got {str(move)[:10]!r}")
         with suppress(ValueError):
             move = lenient_move(board, move).uci()
-        prompt = render_environment_prompt(board.fen(), move, [*history, move])
+        try:
+            prompt = render_environment_prompt(board.fen(), move, [*history, move])
+        except ValueError as error:
+            raise BadRequestError(f"start: {error}"[:200]) from error
         with self._one_at_a_time():
             text = chooser.next_state(prompt)
         comparison = compare_next_state(parse_environment_prompt(prompt), text)

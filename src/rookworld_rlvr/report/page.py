@@ -14,7 +14,7 @@ from ..evaluation.headline import MATCH_ELO, headline_gains, headline_keys
 from ..evaluation.keys import lower_is_better
 from .curves import chart_data, marks
 from .learning_curve import learning_curve_svg
-from .run_record import RunRecord
+from .run_record import RunRecord, shared_row_gains
 from .summary import Summary, interval_text, signed, summarise_run
 from .svg import board_svg, shared_shapes
 from .transcripts import Transcript, draw
@@ -151,7 +151,7 @@ def _bar(gain: Mapping[str, Any], full: float, key: str = "") -> tuple[float, fl
 def runs_table(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Return a row for each headline key that all runs have: each run's gain, and the mean gain with its interval."""
     rows = []
-    for key, gains, (mean, low, high) in headline_gains([run.summary for run in runs]):
+    for key, gains, (mean, low, high) in headline_gains([run.summary for run in runs], shared_row_gains(runs)):
         digits = 0 if key == MATCH_ELO else 3
         worse = [key in run.summary["worse"] for run in runs]
         each = [(signed(gain["value"], digits), bad) for gain, bad in zip(gains, worse, strict=True)]

@@ -2,13 +2,23 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..evaluation.headline import RowGains, headline_keys
+from ..evaluation.table import difference
 from ..files import follow, whole_lines
-from ..training.run_files import CONFIG_FILE, METRICS_FILE, ROLLOUTS_FILE, SUMMARY
+from ..training.run_files import (
+    AFTER_ROWS,
+    BEFORE_ROWS,
+    CONFIG_FILE,
+    MEASURED,
+    METRICS_FILE,
+    ROLLOUTS_FILE,
+    SUMMARY,
+)
 from .transcripts import Transcript, described, of_run
 
 # Sections of the summary that have an object per key.
@@ -29,6 +39,10 @@ class RunRecord:
     """Metrics of each step."""
     transcripts: Sequence[Transcript]
     """Transcripts of the completions that were saved, in the order of the steps."""
+    measured: str = ""
+    """Digest of the held-out rows and of how they were measured; empty without their values before and after."""
+    row_gains: RowGains = field(default_factory=dict)
+    """Gains of the headline keys by row."""
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -49,7 +63,33 @@ def read_run(folder: Path) -> RunRecord:
         summary=read(SUMMARY, _summary),
         metrics=read(METRICS_FILE, lambda path: [_metrics(line) for line in whole_lines(path)]),
         transcripts=read(ROLLOUTS_FILE, lambda path: [of_run(json.loads(line)) for line in whole_lines(path)]),
+        **_row_gains(*(read(name, _rows) for name in (BEFORE_ROWS, AFTER_ROWS))),
     )
+
+
+def shared_row_gains(runs: Sequence[RunRecord]) -> list[RowGains]:
+    """Return the gains by row of each run; empty unless all were measured on the same rows in the same way."""
+    same = len({run.measured for run in runs}) == 1 and runs[0].measured
+    return [run.row_gains for run in runs] if same else []
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in whole_lines(path)]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected an object per line")
+    return rows
+
+
+def _row_gains(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a record that the values of the rows before and after training give."""
+    measured = str(before[0].get(MEASURED, "")) if before else ""
+    if not after or after[0].get(MEASURED) != measured or len(after) != len(before):
+        return {}
+    gains: dict[str, dict[int, float]] = {key: {} for key in headline_keys()}
+    for place, (earlier, later) in enumerate(zip(before[1:], after[1:], strict=True)):
+        for key in earlier.keys() & later.keys() & gains.keys():
+            gains[key][place] = difference(float(earlier[key]), float(later[key]))
+    return {"measured": measured, "row_gains": gains}
 
 
 def _summary(path: Path) -> dict[str, Any]:

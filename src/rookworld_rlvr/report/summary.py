@@ -7,6 +7,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from ..evaluation.headline import BY_MATERIAL, LEAST_ROWS, MATCH_ELO, headline_keys
+from ..evaluation.keys import FEW_ROWS, has_few_rows
 from ..training.health import PREFIX
 
 # Number of steps at the beginning and at the end of a run whose mean rewards are compared.
@@ -29,15 +30,18 @@ class Summary:
     """Sentence about the tested keys without a measured difference and the number of rows, or about a missing test."""
     signs: list[str]
     """Warning signs, each with the steps that showed it."""
+    few_rows: str = ""
+    """Sentence about headline keys whose intervals may be too narrow; empty without any."""
 
     def sentences(self) -> list[str]:
-        """Return all sentences: the match, losses, gains, keys without a difference, and warnings."""
+        """Return all sentences: the match, losses, gains, keys without a difference, keys of few rows, and warnings."""
         match = [f"Match against the start: {self.match}."] if self.match else []
         worse = [f"Worse: {change}." for change in self.worse]
         better = [f"Better: {change}." for change in self.better]
         perhaps = [f"Perhaps worse: {change}." for change in self.perhaps_worse]
         warnings = [f"Warning: {sign}." for sign in self.signs]
-        return [*match, *worse, *perhaps, *better, self.no_difference, *warnings]
+        few = [self.few_rows] if self.few_rows else []
+        return [*match, *worse, *perhaps, *better, self.no_difference, *few, *warnings]
 
 
 def summarise_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, float]]) -> Summary:
@@ -49,6 +53,7 @@ def summarise_run(summary: Mapping[str, Any], metrics: Sequence[Mapping[str, flo
         perhaps_worse=[_perhaps(summary, key) for key in _keys(summary, "perhaps_worse")],
         no_difference=_unchanged(summary),
         signs=[*_signs(metrics), *_reward_alone(summary, metrics)],
+        few_rows=_few_rows(summary),
     )
 
 
@@ -138,6 +143,14 @@ def _unchanged(summary: Mapping[str, Any]) -> str:
         return f"No measured difference in {unchanged} tested headline keys: {size} are too few to show one."
     share = f"{unchanged} of {len(tested)} tested headline keys"
     return f"No measured difference in {share} when all are tested together ({size}, Holm's correction at 5 %)."
+
+
+def _few_rows(summary: Mapping[str, Any]) -> str:
+    after = summary.get("after", {})
+    few = [key for key in headline_keys() if key in summary.get("gain", {}) and has_few_rows(key, after[key]["n"])]
+    if not few:
+        return ""
+    return f"Means of at most {FEW_ROWS} rows, whose intervals are too narrow if values are skewed: {', '.join(few)}."
 
 
 def _signs(metrics: Sequence[Mapping[str, float]]) -> list[str]:

@@ -98,6 +98,10 @@ class Rollout:
             kept_P=self.kept_P[where],
         )
 
+    def dropped(self) -> tuple[Group, ...]:
+        """Return the groups that were dropped or replaced."""
+        return tuple(group for group, kept in zip(self.groups, self.kept_P.tolist(), strict=True) if not kept)
+
     def completions(self) -> list[SampledCompletion]:
         """Return all completions, in the groups' order."""
         return [sample.completion for group in self.groups for sample in group.samples]

@@ -34,10 +34,10 @@ FORGOTTEN = 0.08
 def no_progress_reason(report: StepReport) -> str:
     """Return the reason why a step without a fault had no effect; empty if it had an effect."""
     rewards_PG = report.rewards_PG
-    if rewards_PG.numel() == 0:
-        return "no group was kept"
     if report.tokens.expected_value_sum and report.update_norm:
         return ""
+    if rewards_PG.numel() == 0:
+        return "no group was kept"
     if float(report.advantages_PG.abs().max()) == 0:
         if float(rewards_PG.max() - rewards_PG.min()) == 0:
             return f"every completion earned the same reward, {float(rewards_PG[0, 0]):.3f}"

@@ -156,7 +156,7 @@ METRICS: dict[str, Metric] = {
         _of_samples(lambda sampled: float(sampled.rewards_PG.std(-1, correction=0).mean()))),
     "group/zero_variance_fraction": Metric("fraction", MEAN, "groups of equal rewards", "below 0.5",
         _of_samples(_zero_variance)),
-    "group/replaced_fraction": Metric("fraction", MEAN, "groups sampled and not trained on", "0 unless dropped",
+    "group/replaced_fraction": Metric("fraction", MEAN, "groups of completions not trained on", "0 unless dropped",
         _of_advantages(lambda report: 1 - len(report.groups) / len(report.rollout.groups))),
     "reward/expected_value": Metric("0-1", MEAN, "expected value of the first candidate over all legal moves", "rises",
         _of_expected_value),

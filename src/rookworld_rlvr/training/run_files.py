@@ -18,6 +18,9 @@ from .state import StepReport
 LATEST = "latest"
 CONFIG_FILE, SUMMARY = "config.yaml", "summary.json"
 METRICS_FILE, ROLLOUTS_FILE = "metrics.jsonl", "rollouts.jsonl"
+BEFORE_ROWS, AFTER_ROWS = "before_rows.jsonl", "after_rows.jsonl"
+# Key of the first line of these two files, which says how their rows were measured.
+MEASURED = "measured"
 # Value of "stopped" in summary.json if a stop was requested; the run can be resumed.
 INTERRUPTED = "interrupted"
 

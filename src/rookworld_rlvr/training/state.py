@@ -91,9 +91,9 @@ class StepReport:
     kl_coef: float
     lr: float = 0.0
     rollout: Rollout = field(default_factory=Rollout)
-    """All groups that were sampled and scored, trained on or not."""
+    """All groups that were sampled and scored, whether their completions are trained on or not."""
     kept: Rollout = field(default_factory=Rollout)
-    """The groups to train on."""
+    """The groups whose completions are trained on."""
     advantages_PG: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     tokens: TokenTotals = field(default_factory=TokenTotals)
     loss: float = 0.0

@@ -70,23 +70,26 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
         context.emit(Moment.collected, Event(step, rollout=rollout))
         kept, collected_at = rollout.kept(), time.perf_counter()
         checks.check_rewards(kept.rewards_PG)
-        if kept.groups:
+        # The completions of a group may be dropped or masked. Its legal moves are trained all the same.
+        moves = move_batch((*kept.groups, *rollout.dropped()), policy)
+        if kept.groups or moves is not None:
             batch = _batch(context, kept)
-            advantages_PG = _advantages(context, kept, batch, kl_coef=kl_coef)
+            if kept.groups:
+                advantages_PG = _advantages(context, kept, batch, kl_coef=kl_coef)
             batch = _trained_batch(context, kept, batch, advantages_PG)
-            moves = move_batch(kept.groups, policy)
             for minibatch in _minibatches(batch, config, step):
                 event = Event(step, len(update_norms), rollout)
                 plan = loss_plan(context, _sizes(config, batch, minibatch), kl_coef=kl_coef)
                 losses.append(_accumulate(context, minibatch, moves, plan, event))
-                checks.check_kl(_totals(losses[-1:]), kl_limit(config), minibatch)
+                blamed = minibatch if len(minibatch.tokens_BT) or moves is None else moves
+                checks.check_kl(_totals(losses[-1:]), kl_limit(config), blamed)
                 context.emit(Moment.accumulated, event)
                 if (grad_norm := _gradient_norm(policy)) is None:
                     continue
                 grad_norms.append(float(grad_norm))
-                check_gradient(context, grad_norms[-1], minibatch)
+                check_gradient(context, grad_norms[-1], blamed)
                 update_norms.append(_update(context, grad_norm, lr, event))
-                checks.check_update(policy.model, context.optimizer, update_norms[-1], minibatch)
+                checks.check_update(policy.model, context.optimizer, update_norms[-1], blamed)
     except FaultError as error:
         fault = error
         if isinstance(error, RolloutError):
@@ -120,7 +123,7 @@ def _batch(context: StepContext, kept: Rollout) -> Batch:
     """Return the groups as a batch, with the policy's log-probs before the first update if something needs them."""
     config, policy = context.config, context.policy
     batch = make_batch(kept.groups, pad_id=policy.pad_id, device=policy.device)
-    if config.objective.updates == 1 and config.kl.form is not KLForm.in_reward:
+    if not kept.groups or (config.objective.updates == 1 and config.kl.form is not KLForm.in_reward):
         return batch
     return replace(batch, old_logprobs_BT=_logprobs(context, policy, batch, side="policy"))
 
@@ -169,10 +172,11 @@ def _updates_per_pass(config: StepConfig, batch: Batch) -> int:
 def _minibatches(batch: Batch, config: StepConfig, step: int) -> Iterator[Batch]:
     """Yield the examples of each update: in each epoch, the whole batch or random parts of it.
 
-    The parts depend only on seed, step and epoch, because all ranks need the same ones.
+    A batch without an example is one part in each epoch: the update may still train the legal moves. The parts depend
+    only on seed, step and epoch, because all ranks need the same ones.
     """
     examples, objective = len(batch.tokens_BT), config.objective
-    for epoch in range(objective.epochs if examples else 0):
+    for epoch in range(objective.epochs):
         if objective.minibatches == 1:
             yield batch
             continue
@@ -182,10 +186,13 @@ def _minibatches(batch: Batch, config: StepConfig, step: int) -> Iterator[Batch]
 
 
 def _sizes(config: StepConfig, batch: Batch, minibatch: Batch) -> LossSizes:
-    """Return the sizes by which the loss of an update is normalised, whatever its micro-batches."""
+    """Return the sizes by which the loss of an update is normalised, whatever its micro-batches.
+
+    They are 1 for an update without completions, which has nothing to normalise.
+    """
     return LossSizes(
-        completions=len(minibatch.tokens_BT),
-        tokens_per_update=batch.trained_tokens() / _updates_per_pass(config, batch),
+        completions=len(minibatch.tokens_BT) or 1,
+        tokens_per_update=batch.trained_tokens() / _updates_per_pass(config, batch) or 1.0,
         max_tokens=config.generator.max_new_tokens,
     )
 

@@ -32,11 +32,19 @@ from .match_against_start import MatchResult, play_against_start
 from .memory import peak_memory_gib
 from .preflight import PreflightCheck, preflight_checks, preflight_examples, require_passed
 from .run import Run
-from .run_files import CONFIG_FILE, INTERRUPTED, LATEST, METRICS_FILE, ROLLOUTS_FILE, SUMMARY, lines_until, locked
-
-BEFORE_ROWS = "before_rows.jsonl"
-# Key of the first line of that file, which says how its rows were measured.
-MEASURED = "measured"
+from .run_files import (
+    AFTER_ROWS,
+    BEFORE_ROWS,
+    CONFIG_FILE,
+    INTERRUPTED,
+    LATEST,
+    MEASURED,
+    METRICS_FILE,
+    ROLLOUTS_FILE,
+    SUMMARY,
+    lines_until,
+    locked,
+)
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -86,6 +94,7 @@ def _train(run: Run) -> dict[str, Any]:
         outcome.steps, stopped, outcome.completions_per_s = run_steps(run, outcome.steps)
         if stopped != INTERRUPTED:
             outcome.after = evaluated(run, "after")
+            run.context.world.rank_0_only(lambda: _write_rows(run, AFTER_ROWS, outcome.after), "the rows after")
             # The match takes minutes. A run that is killed during it keeps its tables.
             _write_summary(run, outcome)
             outcome.match = play_against_start(run)
@@ -158,11 +167,15 @@ def begin(run: Run) -> tuple[int, list[Row]]:
 def _begin_files(run: Run, rows: Sequence[Row]) -> None:
     """Write the files of a run that has no steps yet."""
     write_text(run.folder / CONFIG_FILE, run.config_text)
-    lines = ({MEASURED: _measured(run)}, *(dict(row.values) for row in rows))
-    write_lines(run.folder / BEFORE_ROWS, map(json.dumps, lines))
+    _write_rows(run, BEFORE_ROWS, rows)
     for name in (METRICS_FILE, ROLLOUTS_FILE):
         # A run that was killed before its first checkpoint leaves the first point of its learning curve.
         (run.folder / name).unlink(missing_ok=True)
+
+
+def _write_rows(run: Run, name: str, rows: Sequence[Row]) -> None:
+    lines = ({MEASURED: _measured(run)}, *(dict(row.values) for row in rows))
+    write_lines(run.folder / name, map(json.dumps, lines))
 
 
 def _measured(run: Run) -> str:
@@ -208,7 +221,7 @@ def _truncate_files(run: Run, steps_done: int) -> None:
     """
     # Both files are read first, so that a malformed line is refused before anything is removed.
     kept = {name: lines_until(run.folder / name, steps_done) for name in (METRICS_FILE, ROLLOUTS_FILE)}
-    for name in (DIAGNOSIS, SUMMARY):
+    for name in (DIAGNOSIS, SUMMARY, AFTER_ROWS):
         (run.folder / name).unlink(missing_ok=True)
     remove(folder for folder in list_checkpoints(run.folder) if checkpoint_step(folder) > steps_done)
     write_text(run.folder / CONFIG_FILE, run.config_text)

@@ -5,7 +5,9 @@ A: <FEN>+<UCI>+<history>+<next FEN>+<reward>+<terminated>+<truncated>
 
 from collections.abc import Sequence
 
-from ...board.fen import parse_fen
+import chess
+
+from ...board.fen import LARGEST_COUNTER, parse_fen
 from ...board.transition import Transition, step
 from ..numbers import parse_number
 from ..types import EnvironmentPrompt, FailureReason, ParseFailure, PromptError
@@ -22,11 +24,13 @@ FLAGS = {"0": False, "1": True}
 def render_environment_prompt(fen: str, uci: str, history: Sequence[str] = ()) -> str:
     """Render the prompt for a move from a position. `history` ends with `uci`; its last ten moves are shown.
 
+    Raises ValueError for a FEN that does not parse, and for counters so large that no FEN can follow.
+
     >>> render_environment_prompt("8/8/8/8/8/8/8/K1k5 w - - 0 1", "a1a2", ["c2c1", "a1a2"])
     'A: 8/8/8/8/8/8/8/K1k5 w - - 0 1+a1a2+c2c1 a1a2+'
     """
     shown = " ".join(list(history)[-HISTORY_MOVES:])
-    return PREFIX + SEPARATOR.join((parse_fen(fen).fen(), uci, shown, ""))
+    return PREFIX + SEPARATOR.join((_before_a_move(fen).fen(), uci, shown, ""))
 
 
 def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
@@ -40,12 +44,20 @@ def parse_environment_prompt(prompt: str) -> EnvironmentPrompt:
         raise PromptError(f"expected 'A: <FEN>+<UCI>+<history>+', got {prompt!r}")
     fen, uci, history = fields[0], fields[1], tuple(fields[2].split())
     try:
-        parse_fen(fen)
+        _before_a_move(fen)
     except ValueError as error:
         raise PromptError(f"expected 'A: <FEN>+<UCI>+<history>+', got {prompt!r}: {error}") from error
     if history and history[-1] != uci:
         raise PromptError(f"expected a history that ends with {uci!r}, got {prompt!r}")
     return EnvironmentPrompt(fen, uci, history)
+
+
+def _before_a_move(fen: str) -> chess.Board:
+    """Return the position. Raises ValueError if it does not parse, or if a FEN after a move could not be written."""
+    board = parse_fen(fen)
+    if max(board.halfmove_clock, board.fullmove_number) >= LARGEST_COUNTER:
+        raise ValueError(f"expected counters below {LARGEST_COUNTER}, since a move raises them, got {fen!r}")
+    return board
 
 
 def render_environment(completion: Transition) -> str:

@@ -5,7 +5,7 @@ nothing by leaving something out. No component falls if a word changes from no m
 illegal to a legal one, or from no number to a number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from ...board.fen import parse_fen
@@ -48,14 +48,15 @@ CORRECTNESS_WEIGHTS = {
     "candidates_match": ("candidates", 0.06),
     # The label's best move, times `candidates`.
     "best_match": ("best", 0.3),
-    # Mean agreement of the evals with the label's, by move; 0 for a move not named or without a number.
+    # Mean agreement of the evals with the label's, by move; 0 for a move not named or without a number. Repeated and
+    # illegal candidates count in the mean, too.
     "evals_match": ("evals", 0.06),
     # Value of the best move (see `move_values`), times `candidates`; 0 if the move is illegal.
     "best_value": ("best", 0.42),
     # Summed values of distinct legal candidates, over those of the best five (or fewer) legal moves.
     "candidates_value": ("candidates", 0.08),
     # Agreement of the evals with the engine's, summed over distinct legal candidates and divided by five, or by the
-    # number of legal moves if that is smaller.
+    # number of legal moves if that is smaller, but at least by the number of candidates.
     "evals_value": ("evals", 0.04),
 }
 
@@ -196,7 +197,7 @@ def _correctness(
     }
     if values:
         return components | _engine_match(parsed_fields, values, candidates, config)
-    return components | _label_match(parsed_fields, truth.label, candidates) if truth.label else components
+    return components | _label_match(parsed_fields, truth.label, truth.legal, candidates) if truth.label else components
 
 
 def _best_is_argmax(parsed_fields: _ParsedFields) -> bool:
@@ -210,12 +211,14 @@ def _best_is_argmax(parsed_fields: _ParsedFields) -> bool:
     )
 
 
-def _label_match(parsed_fields: _ParsedFields, label: PolicyLabel, candidates: float) -> dict[str, float]:
+def _label_match(
+    parsed_fields: _ParsedFields, label: PolicyLabel, legal: Set[str], candidates: float
+) -> dict[str, float]:
     components = {}
     if label.evals_pawns:
         named = label.evals_pawns.keys() & set(parsed_fields.moves)
         components["correctness/candidates_match"] = len(named) / len(label.evals_pawns)
-        components["correctness/evals_match"] = _evals_match(parsed_fields, label.evals_pawns)
+        components["correctness/evals_match"] = _evals_match(parsed_fields, label.evals_pawns, legal)
     if label.best is not None:
         components["correctness/best_match"] = candidates * (parsed_fields.best == label.best)
     return components
@@ -227,7 +230,7 @@ def _engine_match(
     return {
         "correctness/best_value": candidates * best_move_value(parsed_fields.best, values, config),
         "correctness/candidates_value": values.share(parsed_fields.moves, config.halving_loss),
-        "correctness/evals_value": _evals_match(parsed_fields, values.evals_pawns),
+        "correctness/evals_value": _evals_match(parsed_fields, values.evals_pawns, values.evals_pawns.keys()),
     }
 
 
@@ -236,17 +239,21 @@ def best_move_value(move: str, values: MoveValues, config: PolicyRewardConfig) -
     return (config.missed_mate if values.misses_mate(move) else 1.0) * values.value(move, config.halving_loss)
 
 
-def _evals_match(parsed_fields: _ParsedFields, reference: Mapping[str, float]) -> float:
+def _evals_match(parsed_fields: _ParsedFields, reference: Mapping[str, float], legal: Set[str]) -> float:
     """Return the mean agreement with the reference's evals, over its moves, or over five if it has more.
 
-    Of a repeated move the nearest eval counts, so that replacing the other one by an illegal move gains nothing.
+    Of a repeated move the nearest eval counts, so that replacing the other one by an illegal move gains nothing. The
+    mean is over at least the reference's moves that are named and the candidates that repeat one or are illegal. So
+    several guesses at the eval of one move earn less than one guess, also where there are few legal moves.
     """
     nearest: dict[str, float] = {}
     for move, pawns in zip(parsed_fields.moves, parsed_fields.evals, strict=False):
         if pawns is not None and move in reference:
             agreement = eval_agreement(pawns, reference[move])
             nearest[move] = max(agreement, nearest.get(move, 0.0))
-    return sum(nearest.values()) / min(MAX_CANDIDATES, len(reference))
+    named = set(parsed_fields.moves)
+    superfluous = len(parsed_fields.moves) - len(named & legal)
+    return sum(nearest.values()) / max(min(MAX_CANDIDATES, len(reference)), len(named & reference.keys()) + superfluous)
 
 
 def eval_agreement(pawns: float, reference: float) -> float:
