@@ -24,7 +24,7 @@ class LegalCaptures(Task):
     """
 
     name, prefix, suffix, max_new_tokens = "captures", "P: ", "M:", 48
-    weights = {"structure": {"only_moves": 1}, "parse": {"moves": 1}, "correctness": {"precision": 1, "recall": 1}}
+    weights = {"structure": {"only_moves": 1}, "parse": {"moves": 1}, "correctness": {"captures": 1}}
     keys = {
         "captures/exact": higher("exactly the legal captures are named"),
         "captures/precision": higher("share of the words that are legal captures", scale=FRACTION),
@@ -55,8 +55,7 @@ class LegalCaptures(Task):
         return {
             "structure/only_moves": float(moves == len(words) > 0) or 0.5 * (moves > 0),
             "parse/moves": moves / max(1, len(words)),
-            "correctness/precision": len(truth & set(words)) / max(1, len(words)),
-            "correctness/recall": len(truth & set(words)) / len(truth),
+            "correctness/captures": 2 * len(truth & set(words)) / (len(words) + len(truth)),
         }
 
     def values(self, example, completion, analysis):

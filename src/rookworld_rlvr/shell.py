@@ -7,6 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from .tasks import all_tasks
+
 # Texts that hydra's grammar reads as they stand: paths with a separator, and names. It would read `1e3` as a number.
 PLAIN_VALUE = re.compile(r"[\w.@%+:-]*/[\w.@%+:/-]*|[A-Za-z_][\w.-]*", re.ASCII)
 WORDS_OF_HYDRA = frozenset({"null", "true", "false", "inf", "nan"})
@@ -53,14 +55,27 @@ def command(*words: object) -> str:
 
 
 def train_command(*words: object) -> str:
-    """Return the command that trains: `bash train.sh` in a checkout, else `rookworld train`."""
-    program = ["bash train.sh"] if Path("train.sh").is_file() else [rookworld(), "train"]
+    """Return the command that trains: `bash train.sh` in a checkout, else `rookworld train` or the user's script."""
+    program = ["bash train.sh"] if Path("train.sh").is_file() and not own_script() else [rookworld(), "train"]
     return " ".join([*program, *(shell_word(str(word)) for word in words)])
 
 
 def rookworld() -> str:
-    """Return the program as a user can type it: `rookworld` if it is on the PATH, else this Python's script."""
+    """Return the program as a user can type it: `rookworld` if it is on the PATH, else this Python's script.
+
+    A script of the user's that calls our command line, because it registers a task, is named with its Python.
+    """
+    if own := own_script():
+        return f"{shell_word(sys.executable)} {shell_word(own)}"
     script = Path(sys.executable).with_name("rookworld")
     if shutil.which("rookworld") or not script.is_file():
         return "rookworld"
     return shell_word(os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script))
+
+
+def own_script() -> str:
+    """Return the path of the user's script that registered a task and called our command line; empty if none did."""
+    if not any(type(task).__module__ == "__main__" for task in all_tasks()):
+        return ""
+    script = Path(sys.modules["__main__"].__file__ or "")
+    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)

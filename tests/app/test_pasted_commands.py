@@ -14,6 +14,7 @@ from rookworld_rlvr.app.tables import Member
 from rookworld_rlvr.app.train import _next, _show_sweep
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.shell import command, quoted, setting, shell_word, train_command
+from rookworld_rlvr.tasks import task_named
 
 PATHS = [
     "outputs/latest", "seed=0", "out (1)/x", "a#b", "grün", "日本", "a,b.txt", "it's", 'a"b', "a{b}", "a\\b",
@@ -93,10 +94,14 @@ def test_command_names_the_option_that_needs_quotes_in_one_line(name: str, capfd
 
 def test_a_run_in_an_odd_folder_prints_commands_that_name_it(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("out (1)/grün #/seed=0")
-    again = shlex.split(_next(folder, {"stopped": "interrupted", "steps": 2}).removeprefix("to resume: "))
+    task = task_named("policy")
+    again = shlex.split(_next(folder, {"stopped": "interrupted", "steps": 2}, task).removeprefix("to resume: "))
     assert again == ["bash", "train.sh", f"resume={quoted(str(folder))}"]
-    play = shlex.split(_next(folder, {"stopped": "finished", "steps": 2}).removeprefix("to play against it: "))
+    ended = {"stopped": "finished", "steps": 2}
+    play = shlex.split(_next(folder, ended, task).removeprefix("to play against it: "))
     assert play[1:] == ["play", "--model", str(folder / "checkpoints/step-2")]
+    assert _next(folder, ended, task_named("chat")).endswith(" --task chat")
+    assert _next(folder, ended, None) == f"its model: {shell_word(str(folder / 'checkpoints/step-2'))}"
     summary = {"steps": 1, "stopped": "finished", "gain": {}, "after": {}, "worse": [], "wall_s": 1.0}
     _show_sweep([Member([f"seed={n}"], summary, folder / str(n)) for n in (0, 1)])
     compare = capsys.readouterr().out.splitlines()[-1].removeprefix("to compare them on one page: ")

@@ -19,7 +19,8 @@ from ..report.page import REPORT, render
 from ..report.run_record import read_run, shared_row_gains
 from ..report.summary import summarise_run
 from ..report.terminal import printable
-from ..shell import command, setting, train_command
+from ..shell import command, setting, shell_word, train_command
+from ..tasks import Task, task_named
 from ..training.checkpoint import checkpoint_folder, checkpoint_step, find_run
 from ..training.config import RunConfig
 from ..training.run import Run
@@ -70,7 +71,7 @@ def _train(members: list[Member], config: RunConfig, raw: DictConfig) -> int:
     if run.context.world.is_rank_0:
         with left_out("the report", run.say):
             _report(run, brief=member is not None)
-        run.say(_next(run.folder, summary))
+        run.say(_next(run.folder, summary, config.data.player()))
         if member is not None:
             members.append(Member(overrides(), summary, run.folder))
     return INTERRUPTED_CODE if summary["stopped"] == INTERRUPTED else DONE
@@ -99,11 +100,15 @@ def _report(run: Run, *, brief: bool) -> None:
     print_lines(run.console, *sentences, f"report: {report}")
 
 
-def _next(folder: Path, summary: Mapping[str, Any]) -> str:
-    """Return a line with the command that a user would type next."""
+def _next(folder: Path, summary: Mapping[str, Any], player: Task | None) -> str:
+    """Return a line with the command that a user would type next. `player` is the task that names a move."""
     if summary["stopped"] == INTERRUPTED:
         return f"to resume: {train_command(setting('resume', folder))}"
-    return f"to play against it: {command('play', '--model', checkpoint_folder(folder, summary['steps']))}"
+    model = checkpoint_folder(folder, summary["steps"])
+    if player is None:
+        return f"its model: {shell_word(str(model))}"
+    task = () if player is task_named("policy") else ("--task", player.name)
+    return f"to play against it: {command('play', '--model', model, *task)}"
 
 
 def _finished(config: RunConfig, given: Sequence[str]) -> str:

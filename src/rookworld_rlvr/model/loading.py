@@ -113,7 +113,7 @@ def _source(path: str) -> str:
 
 
 def _check_source(source: str) -> None:
-    looks_local = source.startswith((".", "/", "~")) or source.count("/") != 1
+    looks_local = source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(source).is_dir()
     if looks_local and not is_model_folder(Path(source)):
         models = Path(source) / "checkpoints"
         hint = f": a run's folder, whose models are in {models}" if models.is_dir() else ""

@@ -80,6 +80,7 @@ def render(runs: Sequence[RunRecord]) -> str:
         transcripts=shown,
         learning_curve=Markup(learning_curve_svg(runs)),
         steps=sorted({one.transcript.step for one in shown}),
+        tasks=sorted({one.transcript.task for one in shown}),
         problems=sorted({one.boards.problem for one in shown if one.boards.problem}),
         pieces=Markup(shared_shapes()),
         svg=lambda board: Markup(board_svg(board)),
