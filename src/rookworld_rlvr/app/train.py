@@ -83,7 +83,8 @@ def _show_sweep(members: Sequence[Member]) -> None:
     console.print(sweep_table(members))
     if len(members) < 2:
         return
-    if differ_in_seed_alone([member.overrides for member in members]):
+    evaluated = all(member.summary["gain"] for member in members)
+    if evaluated and differ_in_seed_alone([member.overrides for member in members]):
         row_gains = shared_row_gains([read_run(member.folder) for member in members])
         seeds = seeds_table([member.summary for member in members], row_gains)
         if seeds.row_count:
