@@ -19,6 +19,7 @@ from rookworld_rlvr.app.config import BenchRunConfig, EvaluateConfig, SFTRunConf
 from rookworld_rlvr.app.hydra_command import store_schema, to_dataclass
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.match import MatchConfig
+from rookworld_rlvr.evaluation.players import Player
 from rookworld_rlvr.model.batch import collate
 from rookworld_rlvr.model.weights import checksum
 from rookworld_rlvr.rewards import Rubric, ScorerError
@@ -34,7 +35,7 @@ from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig, chat_prompt
 from rookworld_rlvr.training.checks import check_kl
 from rookworld_rlvr.training.config import RunConfig
 from rookworld_rlvr.training.loss import TokenTotals
-from rookworld_rlvr.training.match_against_start import match_config
+from rookworld_rlvr.training.match_against_start import match_config, player_of
 from rookworld_rlvr.training.metrics import step_metrics
 from rookworld_rlvr.training.state import StepContext
 from rookworld_rlvr.training.step import check_gradient, grpo_step, kl_limit
@@ -197,9 +198,10 @@ def rows(config: RunConfig) -> Any:
     return run.data.train, run.data.validation, run.data.held_out
 
 
-def match(config: RunConfig) -> MatchConfig:
-    """Return the settings of the match between the trained model and its starting model."""
-    return match_config(config)
+def match(config: RunConfig) -> tuple[MatchConfig, type[Player]]:
+    """Return the settings of the match between the trained and the starting model, and the kind of its players."""
+    run = build_unsaved_run(config)
+    return match_config(config), type(player_of(run, run.context.sampler.generator, run.context.policy, 0))
 
 
 def draws(config: RunConfig) -> list[str]:

@@ -96,6 +96,7 @@ OPTIONS = {
     "match.opponent": Option("capture", GAMES),
     "evaluation.match_pairs": Option(1, GAMES),
     "evaluation.match_plies": Option(1, GAMES),
+    "evaluation.decoding": Option("legal", GAMES),
     "match.illegal": Option("loses", GAMES),
     "match.attempts": Option(0, (*GAMES, "match.decoding.temperature=9")),
     "match.decoding.temperature": Option(9.0, GAMES),

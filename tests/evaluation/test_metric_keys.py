@@ -10,12 +10,14 @@ def evaluation_keys() -> Iterator[str]:
     from contextlib import nullcontext
 
     import chess
+    import torch
 
     from rookworld_rlvr.board.puzzles import Puzzle
     from rookworld_rlvr.evaluation.acpl import Engines, acpl_suite, planned_games
     from rookworld_rlvr.evaluation.completions import held_out_rows
     from rookworld_rlvr.evaluation.conversion import ConversionConfig, Defender, conversion_suite
     from rookworld_rlvr.evaluation.label_loss import LabelLoss, label_loss_suite
+    from rookworld_rlvr.evaluation.legal_choice import choice_values
     from rookworld_rlvr.evaluation.llm_chess import llm_chess_suite
     from rookworld_rlvr.evaluation.match import RULES, IllegalRule, MatchConfig, MatchSetting, kept_open, match_suite
     from rookworld_rlvr.evaluation.mate_in_one import MateInOne, mate_in_one_suite
@@ -23,10 +25,13 @@ def evaluation_keys() -> Iterator[str]:
     from rookworld_rlvr.evaluation.puzzles import puzzle_suite
     from rookworld_rlvr.evaluation.selfplay import SelfplayConfig, selfplay_suite
     from rookworld_rlvr.evaluation.suite import suite_table
+    from rookworld_rlvr.model.device import Precision
+    from rookworld_rlvr.model.loading import ModelConfig, load_policy
     from rookworld_rlvr.stockfish.analysis import Analysis
     from rookworld_rlvr.tasks import task_named
     from rookworld_rlvr.tasks.corpus import examples_of, read_corpus
     from rookworld_rlvr.tasks.policy.text import parse_policy_prompt
+    from rookworld_rlvr.tasks.types import Example
     from rookworld_rlvr.training.data import default_file
 
     every = read_corpus(default_file("held_out.jsonl")).examples
@@ -62,6 +67,13 @@ def evaluation_keys() -> Iterator[str]:
         yield from suite_table(suite, [row for rows in suite.rows(0) for row in rows])
     for row in held_out_rows(0, examples, labels, {fen: analysis}):
         yield from row.values
+    policy, found = (
+        load_policy(ModelConfig(), torch.device("cpu"), Precision.fp32),
+        Analysis(mate[0], ((mate[1], 999.99),)),
+    )
+    for name in ("policy", "chat"):
+        [values] = choice_values(policy, [Example(name, task_named(name).prompt(mate[0]), None)], {mate[0]: found})
+        yield from values
 
 
 def test_declared_metrics_are_exactly_the_keys_of_the_suites() -> None:

@@ -221,7 +221,13 @@ def test_chat_moves_follow_the_prompt_in_its_notation(chat_model: Path, notation
 
 def test_one_pass_over_completions_and_moves_equals_two(make_run: Callable[..., Run], chat_model: Path) -> None:
     run = make_run(
-        *("data.tasks=[chat]", f"model.path={chat_model}", "data.train=default", "data.held_out=default"),
+        *(
+            "data.tasks=[chat]",
+            f"model.path={chat_model}",
+            "data.train=default",
+            "data.held_out=default",
+            "data.limit=8",
+        ),
         *("data.chat.prefill=auto", "rubric.source=cached", "objective.entropy_coef=0.1", "precision=fp32"),
     )
     context, policy = run.context, run.context.policy

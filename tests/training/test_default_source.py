@@ -49,6 +49,15 @@ def test_without_a_cache_labels_score_and_no_loss_is_measured(train: Train) -> N
     assert LOSS not in summary(folder)["before"]
 
 
+def test_a_match_by_legal_choice_has_no_illegal_move(train: Train) -> None:
+    given = ("steps=1", "evaluation.rows=1", "evaluation.match_pairs=1", "evaluation.match_plies=2")
+    illegal = {
+        decoding: summary(train(*DEFAULTS, *given, f"evaluation.decoding={decoding}"))["match"]["illegal"]["value"]
+        for decoding in ("text", "legal")
+    }
+    assert illegal["text"] > 0 == illegal["legal"]
+
+
 def test_a_summary_has_sampled_rows_spread_match_and_worse_keys(train: Train) -> None:
     given = (
         "steps=1",

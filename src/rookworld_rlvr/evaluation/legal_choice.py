@@ -94,7 +94,7 @@ def choice_values(
             evals = dict(analyses[fens[i]].lines)
             values[i] = {
                 f"{name}/legal_choice_loss": move_values(analyses[fens[i]]).loss(move),
-                f"{name}/legal_choice_best": float(evals[move] == max(evals.values())),
+                f"{name}/legal_choice_best": float(evals.get(move) == max(evals.values())),
             }
     return values
 

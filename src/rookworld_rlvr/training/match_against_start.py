@@ -99,8 +99,8 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
             show(count)
 
         suite = match_suite(
-            _players(run, run.context.sampler.generator, policy, config, chosen),
-            kept_open(_players(run, theirs, original, config, chosen)),
+            _players(run, run.context.sampler.generator, policy, chosen),
+            kept_open(_players(run, theirs, original, chosen)),
             config,
             MatchSetting(lambda: nullcontext(referee), run.config.seed),
             pairs=pairs,
@@ -114,21 +114,25 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
     return MatchResult(table, {**suite.conclude(rows), "adjudicator": "; ".join(dict.fromkeys(names))})
 
 
-def _players(
-    run: Run, generator: Generator, policy: Policy, config: MatchConfig, chosen: Callable[[int], None]
-) -> MakePlayer:
+def _players(run: Run, generator: Generator, policy: Policy, chosen: Callable[[int], None]) -> MakePlayer:
     """Return a function that makes a player of the model from a seed.
 
     The match makes one player for first attempts and one for further attempts. Only the first one calls `chosen`.
     """
-    observers, task = chain([chosen], repeat(lambda _moves: None)), run.config.data.player()
-    assert task is not None
+    observers = chain([chosen], repeat(lambda _moves: None))
 
     def player(seed: int) -> Player:
-        model = model_player(policy, generator, config.decoding, seed, task, run.config.evaluation.decoding)
-        return WatchedPlayer(model, run, next(observers))
+        return WatchedPlayer(player_of(run, generator, policy, seed), run, next(observers))
 
     return player
+
+
+def player_of(run: Run, generator: Generator, policy: Policy, seed: int) -> Player:
+    """Return a player of the match: the policy by the run's prompts and decoding."""
+    task = run.config.data.player()
+    assert task is not None
+    decoding = match_config(run.config).decoding
+    return model_player(policy, generator, decoding, seed, task, run.config.evaluation.decoding)
 
 
 @dataclass(frozen=True, slots=True)
