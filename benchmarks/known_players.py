@@ -22,7 +22,7 @@ from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.board.transition import Transition
 from rookworld_rlvr.evaluation.adjudication import open_referee
-from rookworld_rlvr.evaluation.completions import Complete, greedy_completions, held_out_suite
+from rookworld_rlvr.evaluation.completions import Complete, MoveMeasures, greedy_completions, held_out_suite
 from rookworld_rlvr.evaluation.conversion import ConversionConfig, conversion_suite
 from rookworld_rlvr.evaluation.engine_player import FULL_SKILL, OpponentConfig, engine_player
 from rookworld_rlvr.evaluation.match import IllegalRule, MatchConfig, MatchSetting, match_suite, stockfish_opponent
@@ -154,7 +154,7 @@ def player_suites(
     setting = MatchSetting(partial(open_referee, EngineConfig()))
     greedy, rows, trained = make(DecodingConfig(), 0), arguments.rows, data.trained
     complete = partial(move_alone, greedy)
-    yield held_out_suite("policy", data.held_out, complete, trained=trained, most=rows, evaluations=measure)
+    yield held_out_suite("policy", data.held_out, complete, trained=trained, most=rows, measures=MoveMeasures(measure))
     yield mate_in_one_suite(greedy, read_mates(arguments.mates))
     yield selfplay_suite(make(games.decoding, 0), games)
     yield match_suite(lambda _seed: greedy, partial(stockfish_opponent, OPPONENT, 0), match, setting)

@@ -7,7 +7,7 @@ from functools import partial
 from ..errors import UserError, prefixed
 from ..evaluation.acpl import DEPTHS, NODES, acpl_opponent, acpl_suite, planned_games, stockfish_engines
 from ..evaluation.adjudication import OpenReferee, open_referee
-from ..evaluation.completions import greedy_completions, held_out_suite
+from ..evaluation.completions import MoveMeasures, greedy_completions, held_out_suite
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.label_loss import label_loss_suite, label_losses
@@ -79,15 +79,15 @@ def build_suites(evaluated: Evaluated) -> list[Suite]:
 
 
 def _held_out(task: str, evaluated: Evaluated) -> Suite:
-    data = evaluated.data
+    data, evaluations = evaluated.data, evaluated.evaluations
+    choose = partial(choice_values, evaluated.policy)
     return held_out_suite(
         task,
         data.held_out,
         partial(greedy_completions, evaluated.generator, evaluated.policy.tokenizer),
         trained=data.trained,
         most=evaluated.config.evaluation.rows,
-        evaluations=evaluated.evaluations,
-        choose=partial(choice_values, evaluated.policy),
+        measures=None if evaluations is None else MoveMeasures(evaluations, choose),
     )
 
 

@@ -131,6 +131,15 @@ def sampled_values(
     return values | {f"{DISTINCT}/{example.task}": len(set(texts)) / len(texts)}
 
 
+@dataclass(frozen=True, slots=True)
+class MoveMeasures:
+    """What measures the moves of a suite's rows."""
+
+    evaluations: MoveEvaluations
+    choose: Choose | None = None
+    """Further values of rows, which need these evaluations."""
+
+
 Complete = Callable[[Sequence[Example]], Sequence[str | Completion]]
 """Function that returns the greedy completions of examples, in their order."""
 
@@ -142,32 +151,31 @@ def held_out_suite(
     *,
     trained: Collection[str],
     most: int,
-    evaluations: MoveEvaluations | None = None,
-    choose: Choose | None = None,
+    measures: MoveMeasures | None = None,
 ) -> Suite:
     """Return the suite of the first `most` examples of the task whose `example_key` is not in `trained`.
 
-    Several examples of one position are all kept, because they may have different moves. With `evaluations` the rows
+    Several examples of one position are all kept, because they may have different moves. With `measures` the rows
     of a task that names a move also have its loss. If they have engines, these work while the model generates.
     """
     own = [example for example in examples if example.task == task]
     kept = [example for example in own if example_key(example) not in trained]
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
-        if evaluations is None:
+        if measures is None:
             return held_out_rows(first, chunk, complete(chunk))
         # Request the next chunk too, so that engines work on it while this chunk is scored.
-        evaluations.prepare(fens_of(items[first : first + 2 * CHUNK_ROWS]))
+        measures.evaluations.prepare(fens_of(items[first : first + 2 * CHUNK_ROWS]))
         completions = complete(chunk)
-        analyses = evaluations.analyses(fens_of(chunk))
+        analyses = measures.evaluations.analyses(fens_of(chunk))
         rows = held_out_rows(first, chunk, completions, analyses)
-        values = choose(chunk, analyses) if choose else [{}] * len(chunk)
+        values = measures.choose(chunk, analyses) if measures.choose else [{}] * len(chunk)
         return [replace(row, values={**row.values, **added}) for row, added in zip(rows, values, strict=True)]
 
     items = kept[:most]
     facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
-    if evaluations is not None and task_named(task).names_move:
-        facts |= evaluations.facts(fens_of(items))
+    if measures is not None and task_named(task).names_move:
+        facts |= measures.evaluations.facts(fens_of(items))
     return Suite(task, items, by_chunks(items, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
 
 
