@@ -7,8 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from .tasks import all_tasks
-
 # Texts that hydra's grammar reads as they stand: paths with a separator, and names. It would read `1e3` as a number.
 PLAIN_VALUE = re.compile(r"[\w.@%+:-]*/[\w.@%+:/-]*|[A-Za-z_][\w.-]*", re.ASCII)
 WORDS_OF_HYDRA = frozenset({"null", "true", "false", "inf", "nan"})
@@ -74,8 +72,11 @@ def rookworld() -> str:
 
 
 def own_script() -> str:
-    """Return the path of the user's script that registered a task and called our command line; empty if none did."""
-    if not any(type(task).__module__ == "__main__" for task in all_tasks()):
+    """Return the path of the user's script that calls our command line, with a task of its own; empty if there is none.
+
+    Our programs have no such script: they are started by name or by module, or do not call the command line.
+    """
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    if script.suffix != ".py" or script.stem == "__main__" or f"{__package__}.app.cli" not in sys.modules:
         return ""
-    script = Path(sys.modules["__main__"].__file__ or "")
     return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)

@@ -36,8 +36,7 @@ def run(*arguments: str, cwd: Path) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a run of three steps."""
     root = tmp_path_factory.mktemp("captures")
-    shown = run("train", "data.tasks=[captures]", "steps=3", *LITTLE, f"output_root={root}", cwd=root)
-    assert "examples/legal_captures.py " in shown, "what is printed to be typed must know the task"
+    run("train", "data.tasks=[captures]", "steps=3", *LITTLE, f"output_root={root}", cwd=root)
     return root / "latest"
 
 
@@ -58,7 +57,8 @@ def test_summary_and_report_have_the_keys_of_the_task(folder: Path) -> None:
 
 def test_evaluation_and_rollouts_know_the_task(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    run("evaluate", "data.tasks=[captures]", "evaluation.rows=6", f"output={out}", "threads=1", cwd=tmp_path)
+    shown = run("evaluate", "data.tasks=[captures]", "evaluation.rows=6", f"output={out}", "threads=1", cwd=tmp_path)
+    assert "examples/legal_captures.py rollouts " in shown, "what is printed to be typed must know the task"
     table = json.loads(out.read_text())["suites"]["captures"]["table"]
     assert table["captures/recall"]["n"] == 6
     assert "captures" in run("rollouts", str(folder), "--task", "captures", "--most", "1", cwd=tmp_path)
