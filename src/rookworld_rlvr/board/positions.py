@@ -100,7 +100,7 @@ def games_from_pgn(path: Path | str) -> Iterator[PgnGame]:
 
 @dataclass(frozen=True, slots=True)
 class PgnCounts:
-    """Number of games in a PGN file, and the games of which a reader should be told something."""
+    """Number of games in a PGN file, and the games that a reader has to know of."""
 
     games: int
     without_result: tuple[tuple[int, int], ...]

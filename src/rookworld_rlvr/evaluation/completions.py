@@ -133,7 +133,7 @@ def sampled_values(
 
 @dataclass(frozen=True, slots=True)
 class MoveMeasures:
-    """What measures the moves of a suite's rows."""
+    """The evaluations behind the moves of a suite's rows, and the values that are made of them."""
 
     evaluations: MoveEvaluations
     choose: Choose | None = None

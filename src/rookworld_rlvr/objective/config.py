@@ -63,8 +63,8 @@ class ObjectiveConfig:
     """Coefficient of the entropy bonus. The coefficient times the entropy at each trained token is subtracted from the
     loss, and the coefficient times the entropy over legal moves where `all_moves_coef` is on. 0 turns the bonus off."""
     all_moves_coef: float = 0.3
-    """Coefficient of the expected value of the first candidate over all legal moves, whose gradient needs no samples.
-    Only positions with move evaluations contribute. 0 turns the term off."""
+    """Coefficient of the expected value of a move, or of the first candidate, over all legal moves. Its gradient needs
+    no samples. Only positions with move evaluations contribute. 0 turns the term off."""
 
     def __post_init__(self) -> None:
         if self.prompts_per_step < 1 or self.group_size < 2:

@@ -41,7 +41,7 @@ OF_POSITIONS = "policy"
 # Key of a row that stands for a line without a JSON object.
 UNREADABLE = "no JSON object"
 # Reasons whose detail is a sentence; that of the others is a word or a count.
-TOLD_IN_FULL = frozenset({FailureReason.bad_prompt, FailureReason.bad_row})
+SHOWN_IN_FULL = frozenset({FailureReason.bad_prompt, FailureReason.bad_row})
 # Number of characters shown of the offending text of a row.
 MOST_CHARACTERS = 100
 
@@ -77,8 +77,8 @@ class Rejects:
     def add(self, number: int, failure: ParseFailure) -> None:
         """Count a row."""
         self.counts[failure.reason.value] += 1
-        told = shown(failure.detail) if failure.reason in TOLD_IN_FULL else shown_failure(failure)
-        self.first = self.first or f"row {number}: {told}"
+        reason = shown(failure.detail) if failure.reason in SHOWN_IN_FULL else shown_failure(failure)
+        self.first = self.first or f"row {number}: {reason}"
 
 
 def shown_failure(failure: ParseFailure) -> str:

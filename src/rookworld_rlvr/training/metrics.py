@@ -158,7 +158,7 @@ METRICS: dict[str, Metric] = {
         _of_samples(_zero_variance)),
     "group/replaced_fraction": Metric("fraction", MEAN, "groups of completions not trained on", "0 unless dropped",
         _of_advantages(lambda report: 1 - len(report.groups) / len(report.rollout.groups))),
-    "reward/expected_value": Metric("0-1", MEAN, "expected value of the first candidate over all legal moves", "rises",
+    "reward/expected_value": Metric("0-1", MEAN, "expected value of a move over all legal moves", "rises",
         _of_expected_value),
     "advantage/abs_mean": Metric("reward std", MEAN, "mean of |advantage|", "0.2 to 0.8",
         _of_advantages(lambda report: float(report.advantages_PG.abs().mean()))),
