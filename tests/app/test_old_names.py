@@ -24,14 +24,24 @@ def test_old_name_is_refused_in_one_line_with_what_to_use(
     assert capfd.readouterr().err == f"rookworld: {old}: {OLD_NAMES[command][old]}\n"
 
 
+@pytest.fixture(scope="module")
+def configurations() -> dict[str, Any]:
+    """Return a cache of the commands' configurations. Composing one takes longer than everything else here."""
+    return {}
+
+
 @pytest.mark.parametrize(("command", "used"), USED)
-def test_name_to_use_is_accepted(command: str, used: str, composed: Callable[..., Any]) -> None:
-    config = composed(command=command)
+def test_name_to_use_is_accepted(
+    command: str, used: str, composed: Callable[..., Any], configurations: dict[str, Any]
+) -> None:
     if "=" in used:
         composed(used, command=command)
-    else:
-        for name in used.split("."):
-            config = getattr(config, name)
+        return
+    if command not in configurations:
+        configurations[command] = composed(command=command)
+    option = configurations[command]
+    for name in used.split("."):
+        option = getattr(option, name)
 
 
 @pytest.mark.parametrize(

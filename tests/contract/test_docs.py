@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -50,13 +48,6 @@ def snippets() -> list[tuple[str, str, str]]:
     return [(path.name, code, output) for path in documents for code, output in pair.findall(path.read_text("utf-8"))]
 
 
-def run_python(code: str) -> str:
-    path = {"PYTHONPATH": str(SOURCE.parent), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_link_resolves_or_is_a_public_page(document: Path) -> None:
     targets = re.findall(r"\]\(([^)\s#]+)", document.read_text(encoding="utf-8"))
@@ -82,8 +73,11 @@ def test_secret_scanner_ignores_harmless_text(harmless: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "code", "output"), snippets(), ids=lambda value: value[:30])
-def test_snippet_prints_the_output_shown_below_it(name: str, code: str, output: str) -> None:
-    assert run_python(code) == output
+def test_snippet_prints_the_output_shown_below_it(
+    name: str, code: str, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exec(compile(code, name, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == output
 
 
 def test_the_example_lines_of_the_readme_are_valid_rows(tmp_path: Path) -> None:

@@ -123,9 +123,9 @@ def test_importing_the_rewards_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=path, check=False).returncode == 0
 
 
-def test_plain_run_imports_no_optional_dependency(tmp_path: Path) -> None:
-    little = ("objective.prompts_per_step=2", "objective.group_size=2", "generator.max_new_tokens=8", "threads=1")
-    run = ["train", "debug=short", "steps=1", "evaluation.rows=0", *little, f"output_root={tmp_path}"]
+def test_plain_run_imports_no_optional_dependency(small_overrides: list[str], tmp_path: Path) -> None:
+    little = ("steps=1", "evaluation.rows=0", "generator.max_new_tokens=8", f"output_root={tmp_path}")
+    run = ["train", *small_overrides, *little]
     code = f"from {PACKAGE}.app.cli import main; code = main({run}); import sys; print(*sys.modules); sys.exit(code)"
     path = {"PYTHONPATH": str(SOURCE.parent), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=False)

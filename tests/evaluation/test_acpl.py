@@ -151,7 +151,7 @@ def test_evaluations_do_not_depend_on_the_number_of_engines(stockfish: str) -> N
 
 def test_stockfish_loses_little_and_a_random_player_much(stockfish: str) -> None:
     def mean_loss(player: MakePlayer) -> float:
-        suite = acpl_suite(player, stockfish_engines(EngineConfig(), 5000, 0), planned_games(4))
+        suite = acpl_suite(player, stockfish_engines(EngineConfig(), 5000, 0), planned_games(2))
         return suite_table(suite, rows_of(suite))["acpl/mean"].value
 
     with engine_player(OpponentConfig(nodes=20_000, skill=20)) as strong:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rookworld_rlvr.app.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "legal_captures.py"
 TUTORIAL = ROOT / "docs" / "own-task.md"
@@ -55,6 +57,7 @@ def test_summary_and_report_have_the_keys_of_the_task(folder: Path) -> None:
     assert not any(key.startswith("match") for key in summary["gain"])
 
 
+@pytest.mark.slow
 def test_evaluation_and_rollouts_know_the_task(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     shown = run("evaluate", "data.tasks=[captures]", "evaluation.rows=6", f"output={out}", "threads=1", cwd=tmp_path)
@@ -71,11 +74,10 @@ def test_several_processes_all_know_the_task(tmp_path: Path) -> None:
     assert "captures/" not in shown and "correctness/captures" in shown
 
 
-def test_another_process_does_not_know_the_task(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rookworld_rlvr", "smoke", "data.tasks=[captures]"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "data.tasks: expected a task among policy, environment, chat, got 'captures'" in done.stderr
+def test_another_process_does_not_know_the_task(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["smoke", "data.tasks=[captures]"]) == 2
+    told = "data.tasks: expected a task among policy, environment, chat, got 'captures'"
+    assert told in capfd.readouterr().err
 
 
 def lines_of(code: str) -> list[str]:

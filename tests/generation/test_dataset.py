@@ -144,8 +144,8 @@ def test_interrupted_generation_exits_130_and_resumes_to_same_rows(tmp_path: Pat
     assert started.returncode == 130 and "Traceback" not in errors
     assert not (folder / "policy.txt").exists()
     played = log.read_bytes().count(b"\n")
-    generate(folder, "--task", "policy", rows=300)
-    generate(tmp_path / "whole", "--task", "policy", rows=300)
+    generate(folder, "--task", "policy", rows=150)
+    generate(tmp_path / "whole", "--task", "policy", rows=150)
     assert played > 1
     assert files(folder) == files(tmp_path / "whole")
 
@@ -176,7 +176,7 @@ def engines(pids: set[int]) -> set[int]:
 
 
 @needs_engine
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_killed_generation_leaves_no_worker_and_no_engine_process(how: signal.Signals, tmp_path: Path) -> None:
     # At this depth no search ends before the test does.
     options = ["--task", "policy", "--rows", "9", "--depth", "99", "--processes", "2", "--out", str(tmp_path)]

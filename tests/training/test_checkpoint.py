@@ -234,7 +234,14 @@ def test_stopped_run_does_not_save_non_finite_state(make_saved_run: MakeRun) -> 
     assert [row["recovery/skipped"] for row in metrics(run.folder)] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("full_at", ["model.safetensors", "trainer_state.pt", "metrics.jsonl"])
+@pytest.mark.parametrize(
+    "full_at",
+    [
+        "trainer_state.pt",
+        pytest.param("model.safetensors", marks=pytest.mark.slow),
+        pytest.param("metrics.jsonl", marks=pytest.mark.slow),
+    ],
+)
 def test_full_disk_ends_run_with_one_line_and_it_resumes_to_same_bits(
     train: Train, small_overrides: list[str], tmp_path: Path, full_at: str
 ) -> None:

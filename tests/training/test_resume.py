@@ -445,11 +445,11 @@ def nth_pass(n: int, *, steps_done: int, training: bool) -> Callable[[Path, bool
 @pytest.mark.parametrize(
     ("overrides", "moment", "signals", "done"),
     [
-        ((), nth_pass(5, steps_done=4, training=False), [signal.SIGTERM], 5),
+        pytest.param((), nth_pass(5, steps_done=4, training=False), [signal.SIGTERM], 5, marks=pytest.mark.slow),
         pytest.param((), nth_pass(2, steps_done=4, training=True), [signal.SIGINT], 5, marks=pytest.mark.slow),
         # Four passes compute the old log-probs and four make an epoch, so this is between two updates.
         (("objective.epochs=2",), nth_pass(10, steps_done=4, training=True), [signal.SIGTERM, signal.SIGINT], 5),
-        ((), nth_pass(3, steps_done=8, training=False), [signal.SIGTERM], 8),
+        pytest.param((), nth_pass(3, steps_done=8, training=False), [signal.SIGTERM], 8, marks=pytest.mark.slow),
     ],
     ids=["while generating", "between micro-batches", "between updates", "while making the table after"],
 )

@@ -50,7 +50,9 @@ def load_data(config: DataConfig, *, seed: int, evaluation_rows_per_task: int | 
         other = _corpus(config.held_out, HELD_OUT_FILE, config, tasks)
         held_out = other.examples
         notes.append(_left_out(config.held_out, other))
-        all_held_out = _whole(held_out, config.held_out, HELD_OUT_FILE, config, tasks)
+        all_held_out = _shipped(HELD_OUT_FILE, None).examples
+        if config.held_out != DEFAULT:
+            all_held_out = _whole(held_out, config.held_out, HELD_OUT_FILE, config, tasks)
     else:
         _, held_out = split_by_position(rows, HELD_OUT_FRACTION, seed)
         whole = _whole(rows, config.train, TRAIN_FILE, config, tasks)

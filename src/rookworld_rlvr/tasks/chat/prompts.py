@@ -382,9 +382,12 @@ def _form(instructions: str) -> Form:
 
 def _notation(instructions: str, fen: str) -> Notation:
     board = parse_fen(fen)
-    words = set(_MOVE_WORDS.findall(instructions))
-    ucis = sum(move.uci() in words for move in board.legal_moves)
-    sans = sum(board.san(move) in words for move in board.legal_moves)
+    words, moves = set(_MOVE_WORDS.findall(instructions)), list(board.legal_moves)
+    ucis = sum(move.uci() in words for move in moves)
+    # SAN is slow to compute, and where every move is shown in UCI one missing SAN settles it.
+    if ucis == len(moves) and any(board.san(move) not in words for move in moves):
+        return Notation.uci
+    sans = sum(board.san(move) in words for move in moves)
     if ucis == sans:
         named = _NAMES.search(instructions)
         return Notation.san if named and not named["uci"] else Notation.uci
