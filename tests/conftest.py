@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,6 +291,31 @@ def train(small_overrides: list[str], tmp_path: Path) -> Callable[..., Path]:
 def train_once(small_overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Like `train`, for runs that several tests of a module read and none of them changes."""
     return training_in(tmp_path_factory.mktemp("trained"), small_overrides)
+
+
+@pytest.fixture
+def forked() -> Callable[[Callable[[], int]], int]:
+    """Return a function that runs `work` in a forked process, which has torch in memory already.
+
+    It returns the exit code, or minus the signal that killed the process.
+    """
+
+    def run(work: Callable[[], int]) -> int:
+        pid = os.fork()
+        if pid:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = 70
+        try:
+            code = work()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            # This process is a copy of the test runner, which must not continue here.
+            os._exit(code)
+
+    return run
 
 
 def read_wandb_records(log: Path) -> list[Any]:

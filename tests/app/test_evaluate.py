@@ -1,9 +1,9 @@
 """`rookworld evaluate` and `rookworld evaluate compare`, through the command line."""
 
 import json
+import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from math import nan
@@ -67,13 +67,19 @@ def test_evaluation_writes_its_tables_rows_and_provenance(
     assert table["policy/valid"]["value"] == pytest.approx(mean)
 
 
-def test_closed_stdout_pipe_loses_no_evaluation_result(small_overrides: list[str], tmp_path: Path) -> None:
+def test_closed_stdout_pipe_loses_no_evaluation_result(
+    small_overrides: list[str], tmp_path: Path, forked: Callable[[Callable[[], int]], int]
+) -> None:
     given = [override for override in small_overrides if override.startswith(COMMON)]
-    command = [sys.executable, "-m", "rookworld_rlvr", "evaluate", *given, "evaluation.rows=3", "output=table.json"]
-    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert child.stdout is not None
-    child.stdout.close()
-    child.wait(timeout=300)
+
+    def work() -> int:
+        reader, writer = os.pipe()
+        os.close(reader)
+        sys.stdout = os.fdopen(writer, "w", buffering=1)
+        return main(["evaluate", *given, "evaluation.rows=3", f"output={tmp_path / 'table.json'}"])
+
+    # The console of rich ends a program whose output nobody reads.
+    assert forked(work) == 1
     assert list(json.loads((tmp_path / "table.json").read_text())["suites"]) == ["policy", "environment"]
 
 

@@ -21,6 +21,8 @@ from rookworld_rlvr.model.batch import Batch
 from rookworld_rlvr.training.diagnosis import FAULT_KEYS, FAULTS
 
 SECRET = "hf_s3cr3t"
+# Seconds between two looks for an end. The default, 0.5, is longer than most tests.
+POLL_S = 0.01
 # Escape sequence that sets the clipboard in many terminals, then one that begins with the C1 character 0x9b.
 CLIPBOARD = "\x1b]52;c;cHduZWQ=\x07\x9b2J"
 
@@ -65,7 +67,7 @@ def requests_heard() -> Iterator[tuple[str, list[str]]]:
             return
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", paths
         server.shutdown()
 

@@ -144,8 +144,8 @@ def test_interrupted_generation_exits_130_and_resumes_to_same_rows(tmp_path: Pat
     assert started.returncode == 130 and "Traceback" not in errors
     assert not (folder / "policy.txt").exists()
     played = log.read_bytes().count(b"\n")
-    generate(folder, "--task", "policy", rows=150)
-    generate(tmp_path / "whole", "--task", "policy", rows=150)
+    generate(folder, "--task", "policy", rows=60)
+    generate(tmp_path / "whole", "--task", "policy", rows=60)
     assert played > 1
     assert files(folder) == files(tmp_path / "whole")
 

@@ -10,6 +10,9 @@ from rookworld_rlvr.play.api import PlayApi
 from rookworld_rlvr.play.choice import MoveChooser
 from rookworld_rlvr.play.server import Server
 
+# Seconds between two looks for an end. The default, 0.5, is longer than most tests.
+POLL_S = 0.01
+
 
 @pytest.fixture(scope="session")
 def tiny() -> MoveChooser:
@@ -32,7 +35,7 @@ def api(tiny: MoveChooser) -> PlayApi:
 def server(api: PlayApi) -> Iterator[Server]:
     """Yield a running server on a free local port."""
     served = Server("127.0.0.1", 0, api)
-    thread = threading.Thread(target=served.serve_forever, daemon=True)
+    thread = threading.Thread(target=served.serve_forever, args=(POLL_S,), daemon=True)
     thread.start()
     yield served
     served.shutdown()

@@ -20,6 +20,8 @@ from rookworld_rlvr.play.api import PlayApi
 from rookworld_rlvr.play.server import FOLDER, MAX_BYTES, Server
 
 JSON = {"Content-Type": "application/json"}
+# Seconds between two looks for an end. The default, 0.5, is longer than most tests.
+POLL_S = 0.01
 
 
 def call(
@@ -87,7 +89,7 @@ def test_foreign_host_header_is_refused_on_every_listen_address(
     api: PlayApi, host: str, called: str, status: int
 ) -> None:
     with Server(host, 0, api) as opened:
-        thread = threading.Thread(target=opened.serve_forever, daemon=True)
+        thread = threading.Thread(target=opened.serve_forever, args=(POLL_S,), daemon=True)
         thread.start()
         returned, _ = call(opened, "POST", "/api/models", "{}", JSON | {"Host": called})
         opened.shutdown()
@@ -150,7 +152,7 @@ def small_server(api: PlayApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serv
     monkeypatch.setattr(module._Handler, "timeout", 0.5)
     monkeypatch.setattr(module, "MAX_CONNECTIONS", 4)
     with Server("127.0.0.1", 0, api) as opened:
-        thread = threading.Thread(target=opened.serve_forever, daemon=True)
+        thread = threading.Thread(target=opened.serve_forever, args=(POLL_S,), daemon=True)
         thread.start()
         yield opened
         opened.shutdown()
@@ -229,7 +231,7 @@ def test_hundred_clients_at_once_are_all_answered(api: PlayApi) -> None:
         # All of them connect before the server begins.
         start.wait()
         time.sleep(0.3)
-        serving = threading.Thread(target=opened.serve_forever, daemon=True)
+        serving = threading.Thread(target=opened.serve_forever, args=(POLL_S,), daemon=True)
         serving.start()
         for client in clients:
             client.join()
@@ -245,7 +247,7 @@ def test_page_is_served_on_an_address_of_ip_version_6(api: PlayApi, host: str) -
     except OSError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
     with opened:
-        thread = threading.Thread(target=opened.serve_forever, daemon=True)
+        thread = threading.Thread(target=opened.serve_forever, args=(POLL_S,), daemon=True)
         thread.start()
         assert opened.address == f"http://[::1]:{opened.server_port}/" and opened.is_private
         for name, status in (("[::1]:80", 200), ("[::1]", 200), ("localhost", 200), ("evil.example", 403)):

@@ -138,7 +138,7 @@ def test_infinite_search_is_answered_only_at_stop(session: UciSession, said: lis
     said.clear()
     session.receive("position startpos")
     session.receive("go infinite")
-    time.sleep(3)
+    time.sleep(1)
     assert not any(line.startswith("bestmove") for line in said)
     session.receive("isready")
     assert said[-1] == "readyok"

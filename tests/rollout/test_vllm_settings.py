@@ -30,6 +30,8 @@ from rookworld_rlvr.rollout.vllm_serve import _parser, arguments, main
 from rookworld_rlvr.rollout.vllm_server import VLLMServerGenerator
 from rookworld_rlvr.rollout.vllm_weights import expected_weights, require_weights
 
+# Seconds between two looks for an end. The default, 0.5, is longer than most tests.
+POLL_S = 0.01
 EOS = 7
 
 
@@ -98,7 +100,7 @@ def scripted(policy: Policy) -> Iterator[VLLMServerGenerator]:
     """Generator with a scripted server, for completions of at most three tokens."""
     ScriptedServer.weights = checksum(policy.model)
     with ThreadingHTTPServer(("127.0.0.1", 0), ScriptedServer) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        threading.Thread(target=listening.serve_forever, args=(POLL_S,), daemon=True).start()
         vllm = VLLMConfig(url=f"http://127.0.0.1:{listening.server_port}")
         config = GeneratorConfig(max_new_tokens=3, vllm=vllm)
         yield VLLMServerGenerator(policy.model, config, eos_id=EOS, dtype=torch.float32, world=World())

@@ -268,7 +268,7 @@ def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callabl
         "evaluation.rows=0",
         "data.limit=4",
         "optim.lr=0.001",
-        "steps=6",
+        "steps=3",
         "kl.coef=0",
     )
     values = [row.get("reward/expected_value") for row in rows(train(*given, "objective.all_moves_coef=3"))]

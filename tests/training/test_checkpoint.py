@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from rookworld_rlvr.training.state import Event, Moment, StepContext
 from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
+Forked = Callable[[Callable[[], int]], int]
 MakeRun = Callable[..., Run]
 SHORT = ("generator.max_new_tokens=16", "evaluation.rows=0", "optim.lr=0.001")
 OF_THE_MACHINE = ("time/", "throughput/", "memory/")
@@ -108,21 +108,6 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return {name: leaf for key, one in items for name, leaf in leaves(one, f"{path}/{key}").items()}
     return {path: value}
-
-
-def forked(work: Callable[[], int]) -> int:
-    """Run `work` in a forked process; return its exit code, or minus the signal that killed it."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    code = 70
-    try:
-        code = work()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        # This process is a copy of the test runner, which must not continue here.
-        os._exit(code)
 
 
 @pytest.fixture
@@ -243,7 +228,7 @@ def test_stopped_run_does_not_save_non_finite_state(make_saved_run: MakeRun) -> 
     ],
 )
 def test_full_disk_ends_run_with_one_line_and_it_resumes_to_same_bits(
-    train: Train, small_overrides: list[str], tmp_path: Path, full_at: str
+    train: Train, small_overrides: list[str], tmp_path: Path, forked: Forked, full_at: str
 ) -> None:
     given = ("steps=6", "checkpoint_every=2", *SHORT)
     whole = train(*given, root="whole")
@@ -292,7 +277,7 @@ def test_full_disk_ends_run_with_one_line_and_it_resumes_to_same_bits(
 FILE_OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink")
 
 
-def killed_while_saving(run: Run, folder: Path, *, at_operation: int) -> int:
+def killed_while_saving(forked: Forked, run: Run, folder: Path, *, at_operation: int) -> int:
     """Save step 3 as the best and drop step 1, killed before a file operation counted from 1; return the exit code."""
 
     def work() -> int:
@@ -311,14 +296,14 @@ def killed_while_saving(run: Run, folder: Path, *, at_operation: int) -> int:
 
 
 @pytest.mark.slow
-def test_kill_between_file_operations_leaves_loadable_checkpoints(saved: Run, tmp_path: Path) -> None:
+def test_kill_between_file_operations_leaves_loadable_checkpoints(saved: Run, tmp_path: Path, forked: Forked) -> None:
     saved.context.recovery.last_good_step, saved.context.recovery.best_step = 1, 2
     save_checkpoint(saved.folder, saved.context, step=2, keep=2)
     seen: list[tuple[str, ...]] = []
     for operation in range(1, 1000):
         folder = tmp_path / f"killed-{operation}"
         shutil.copytree(saved.folder, folder, symlinks=True)
-        code = killed_while_saving(saved, folder, at_operation=operation)
+        code = killed_while_saving(forked, saved, folder, at_operation=operation)
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -339,7 +324,7 @@ def test_kill_between_file_operations_leaves_loadable_checkpoints(saved: Run, tm
 
 
 @pytest.mark.parametrize("written", [1000, 30_000, 100_000, 300_000])
-def test_kill_inside_a_file_write_keeps_earlier_checkpoints(saved: Run, written: int) -> None:
+def test_kill_inside_a_file_write_keeps_earlier_checkpoints(saved: Run, forked: Forked, written: int) -> None:
     sizes = [path.stat().st_size for path in (saved.folder / "checkpoints/step-2").iterdir()]
     assert written < max(sizes)
 
@@ -358,7 +343,7 @@ def test_kill_inside_a_file_write_keeps_earlier_checkpoints(saved: Run, written:
     assert names(saved.folder) == ["step-1", "step-2", "step-3"] and trash(saved.folder) == []
 
 
-def test_kill_while_writing_text_file_keeps_old_file(tmp_path: Path) -> None:
+def test_kill_while_writing_text_file_keeps_old_file(tmp_path: Path, forked: Forked) -> None:
     file = tmp_path / "metrics.jsonl"
     write_text(file, "old")
 
