@@ -73,7 +73,6 @@ BAD_VALUES = [
     ("rubric.source=stockfish", "stockfish"),
     ("rubric.stockfish.nodes=0", "stockfish.nodes: expected 1 or more, got 0"),
     ("rubric.source=engine rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
-    ("rubric.source=engine rubric.stockfish.path=/nope", "rubric.stockfish: expected an engine's binary, got '/nope'"),
     ("evaluation.curve_every=-1", "evaluation: expected curve_every from 0"),
     ("optim.lr=-1", "expected lr from 0 up"),
     ("optim.lr=fast", "optim.lr"),

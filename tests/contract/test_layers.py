@@ -123,6 +123,7 @@ def test_importing_the_rewards_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=path, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_plain_run_imports_no_optional_dependency(small_overrides: list[str], tmp_path: Path) -> None:
     little = ("steps=1", "evaluation.rows=0", "generator.max_new_tokens=8", f"output_root={tmp_path}")
     run = ["train", *small_overrides, *little]

@@ -83,6 +83,7 @@ def steps_done(root: Path) -> int:
     return 0 if path is None else len(path.read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_run_of_two_processes_resumes_on_one_process(command: Callable[..., Any], tmp_path: Path) -> None:
     code, out, error = ended(command(*TWO))
     assert code == 0, out + error

@@ -176,7 +176,8 @@ def engines(pids: set[int]) -> set[int]:
 
 
 @needs_engine
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_generation_leaves_no_worker_and_no_engine_process(how: signal.Signals, tmp_path: Path) -> None:
     # At this depth no search ends before the test does.
     options = ["--task", "policy", "--rows", "9", "--depth", "99", "--processes", "2", "--out", str(tmp_path)]

@@ -167,6 +167,7 @@ def test_predicted_board_is_marked_where_the_model_is_wrong(opened: Callable[[in
         }
 
 
+@pytest.mark.slow
 def test_game_of_two_models_can_be_paused_and_taken_back(opened: Callable[[int], Any]) -> None:
     page = opened(1280)
     page.select_option("#white", "0")

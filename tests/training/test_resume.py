@@ -351,6 +351,7 @@ def test_run_is_not_resumed_while_another_process_trains_it(train: Train, capfd:
     assert [row["step"] for row in metrics(folder)] == [1, 2]
 
 
+@pytest.mark.slow
 def test_sigterm_ends_run_with_a_checkpoint_and_run_resumes(small_overrides: list[str], tmp_path: Path) -> None:
     root = tmp_path / "outputs"
     command = [sys.executable, "-m", "rookworld_rlvr", "train", *small_overrides, f"output_root={root}", "steps=9999"]
