@@ -5,9 +5,7 @@
 All commands of `rookworld` work in this way, such as smoke, evaluate and report.
 """
 
-import sys
-
-from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.cli import console
 from rookworld_rlvr.board.fen import parse_fen
 from rookworld_rlvr.board.moves import is_uci
 from rookworld_rlvr.tasks import Task, register
@@ -74,4 +72,4 @@ def is_move(word):
 
 if __name__ == "__main__":
     register(LegalCaptures())
-    sys.exit(main(sys.argv[1:]))
+    console()

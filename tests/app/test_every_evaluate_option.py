@@ -45,7 +45,8 @@ def leaves(config: Any, path: str = "") -> Iterator[str]:
 # The shipped model plays legal moves; the small model does not.
 PLAYS = ("model.path=tiny", "generator.max_new_tokens=100")
 POLICY = ("suites=[policy]",)
-CHAT = ("data.tasks=[chat]", "suites=[chat]", "evaluation.rows=1", "generator.max_new_tokens=4")
+# The small model has no room for a chat prompt.
+CHAT = ("data.tasks=[chat]", "suites=[chat]", "model.path={chat}", "generator.max_new_tokens=4")
 MEASURED = (*POLICY, "evaluation.nodes=50", "stockfish.path={measuring}")
 MATES = ("suites=[mate_in_one]", "evaluation.mates={mates}")
 PUZZLES = ("suites=[puzzles]", "evaluation.puzzles={puzzles}")
@@ -173,7 +174,9 @@ def passes(config: EvaluateConfig) -> Any:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory, small_model: Path, corpus: Any) -> dict[str, str]:
+def files(
+    tmp_path_factory: pytest.TempPathFactory, small_model: Path, chat_model: Path, corpus: Any
+) -> dict[str, str]:
     """Return the paths that overrides may contain as placeholders."""
     folder = tmp_path_factory.mktemp("options")
     (folder / "opponent").write_text(OPPONENT.format(python=sys.executable))
@@ -182,6 +185,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, small_model: Path, corpus: A
     (folder / "puzzles.csv").write_text(PUZZLE)
     return {
         "small": str(small_model),
+        "chat": str(chat_model),
         "opponent": str(folder / "opponent"),
         "mates": str(folder / "mates.jsonl"),
         "puzzles": str(folder / "puzzles.csv"),

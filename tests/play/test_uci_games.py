@@ -72,6 +72,8 @@ def play_share(stockfish: str, first: int) -> Tally:
         chess.engine.SimpleEngine.popen_uci(stockfish) as other,
     ):
         other.configure({"Skill Level": 0, "Threads": 1})
+        # The model is loaded behind the answer to `uci`. A tournament waits for `readyok` before it starts a clock.
+        model.ping()
         for number in range(first, GAMES, AT_A_TIME):
             play(model, other, number, tally)
             print(f"game {number}: {dict(tally.endings)}", flush=True)

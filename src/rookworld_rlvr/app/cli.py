@@ -56,7 +56,11 @@ def main(argv: list[str]) -> int:
 
 
 def console() -> None:
-    """Run the command of this process's arguments. Entry point of the installed script."""
+    """Run the command of this process's arguments and end the process with its exit code.
+
+    Entry point of the installed script, and of a file that registers a task of a user's own. `sys.exit(main(…))` would
+    not do there: one of several processes may then end by SIGABRT, see `run_process`.
+    """
     run_process(lambda: main(sys.argv[1:]))
 
 
