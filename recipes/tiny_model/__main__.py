@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from rookworld_rlvr.errors import BAD_INPUT, DONE, GAVE_UP, INTERRUPTED, TrainingGaveUpError, UserError
 from rookworld_rlvr.model.device import Device, select_device
-from rookworld_rlvr.shell import setting, train_command
+from rookworld_rlvr.shell import command, setting, train_command
 from rookworld_rlvr.training.run_files import locked
 
 from .data import load_data
@@ -86,7 +86,9 @@ def main(arguments: Sequence[str]) -> int:
 def parse(arguments: Sequence[str]) -> tuple[Path, RecipeConfig]:
     """Return the output folder and the options. Raises UserError for an unknown option or a wrong value."""
     words = list(arguments)
-    folder = words.pop(0) if words and "=" not in words[0] and words[0] != "quick" else OUTPUT
+    # The name of an option has no separator, which tells it from a folder such as ./seed=1.
+    is_folder = bool(words) and words[0] != "quick" and ("=" not in words[0] or "/" in words[0].split("=")[0])
+    folder = words.pop(0) if is_folder else OUTPUT
     quick = words[:1] == ["quick"]
     overrides = [*QUICK, *words[1:]] if quick else words
     if wrong := [word for word in overrides if "=" not in word]:
@@ -143,22 +145,17 @@ def train(folder: Path, config: RecipeConfig) -> None:
 
 def evaluate(folder: Path, config: RecipeConfig) -> None:
     """Evaluate the exported model on the held-out rows that ship with the package."""
-    options = {
-        "model.path": folder / MODEL_FOLDER,
-        "output": folder / "evaluation.json",
-        "evaluation.rows": config.evaluation_rows,
-        "threads": config.threads,
-        "device": config.device,
-    }
-    rookworld("evaluate", *(f"{name}={value}" for name, value in options.items()))
+    files = {"model.path": folder / MODEL_FOLDER, "output": folder / "evaluation.json"}
+    options = {"evaluation.rows": config.evaluation_rows, "threads": config.threads, "device": config.device}
+    given = [setting(name, path) for name, path in files.items()]
+    rookworld("evaluate", *given, *(f"{name}={value}" for name, value in options.items()))
 
 
 def rookworld(*words: object) -> None:
     """Run a command of `rookworld` in a process of its own. Raises UserError if it fails."""
-    command = [str(word) for word in words]
-    print(f"rookworld {' '.join(command)}", flush=True)
-    if code := subprocess.run([sys.executable, "-m", "rookworld_rlvr", *command], check=False).returncode:
-        raise UserError(f"rookworld {command[0]} ended with exit code {code}")
+    print(command(*words), flush=True)
+    if code := subprocess.run([sys.executable, "-m", "rookworld_rlvr", *map(str, words)], check=False).returncode:
+        raise UserError(f"rookworld {words[0]} ended with exit code {code}")
 
 
 if __name__ == "__main__":

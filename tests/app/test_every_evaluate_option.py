@@ -174,9 +174,7 @@ def passes(config: EvaluateConfig) -> Any:
 
 
 @pytest.fixture(scope="module")
-def files(
-    tmp_path_factory: pytest.TempPathFactory, small_model: Path, chat_model: Path, corpus: Any
-) -> dict[str, str]:
+def files(tmp_path_factory: pytest.TempPathFactory, small_model: Path, chat_model: Path, corpus: Any) -> dict[str, str]:
     """Return the paths that overrides may contain as placeholders."""
     folder = tmp_path_factory.mktemp("options")
     (folder / "opponent").write_text(OPPONENT.format(python=sys.executable))

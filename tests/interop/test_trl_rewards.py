@@ -37,6 +37,8 @@ def test_trl_rewards_accept_chat_messages_and_missing_labels() -> None:
     answers = [{"role": "assistant", "content": content} for content in ("nothing", text)]
     assert environment([prompt], [answers]) == [1.0]
     assert environment([row.prompt], ["nothing"]) == [score(row.prompt, "nothing").total]
+    blocks = [{"role": "user", "content": [{"type": "text", "text": row.prompt}]}]
+    assert environment([blocks, "Write a poem."], [answers[1:], "Roses"]) == [1.0, None]
 
 
 def test_chat_messages_are_scored_also_as_content_blocks() -> None:

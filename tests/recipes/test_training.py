@@ -347,7 +347,7 @@ def test_run_sh_passes_its_arguments_to_the_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_quick_recipe_resumes_after_an_interrupt_and_saves_a_model(stockfish: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+    out = tmp_path / "out (1)=ü"
     command = [sys.executable, "-m", "tiny_model", str(out), "quick", "processes=1", "threads=1", "device=cpu"]
     path = os.pathsep.join(map(str, (ROOT / "recipes", ROOT / "src")))
     environment = os.environ | {"PYTHONPATH": path, "STOCKFISH_PATH": stockfish}
@@ -395,3 +395,16 @@ def test_recipe_stops_at_a_loss_that_is_not_finite_and_keeps_its_last_state(
     with pytest.raises(NotFiniteError, match=r"^expected finite numbers to save, got others in state\.model\."):
         training._save(tmp_path, {})
     assert (tmp_path / "training_state.pt").read_bytes() == state
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (["out"], "out"),
+        (["./seed=1", "seed=2"], "seed=1"),
+        (["a b/c=d", "quick"], "a b/c=d"),
+        (["seed=1"], "outputs/tiny_model"),
+    ],
+)
+def test_folder_of_the_recipe_may_have_an_equals_sign_behind_a_separator(words: list[str], folder: str) -> None:
+    assert recipe.parse(words)[0] == Path(folder)

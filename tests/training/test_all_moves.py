@@ -14,16 +14,21 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
+from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.evaluation.config import Decoding
+from rookworld_rlvr.evaluation.legal_choice import choice_values, model_player
+from rookworld_rlvr.evaluation.players import DecodingConfig
 from rookworld_rlvr.model.batch import micro_batches
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.objective import LossSizes
+from rookworld_rlvr.play.choice import MoveChooser
 from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.rubric import Rubric, RubricConfig
 from rookworld_rlvr.rewards.score import MoveChoice, ScoreRequest
-from rookworld_rlvr.rollout.generator import SampledCompletion
+from rookworld_rlvr.rollout.generator import GeneratorConfig, SampledCompletion
 from rookworld_rlvr.rollout.groups import Group, Sample, make_batch, move_tokens, prompt_tokens
 from rookworld_rlvr.stockfish.analysis import Analysis
 from rookworld_rlvr.tasks import parse_prompt, task_named
@@ -87,24 +92,46 @@ def test_move_tokens_continue_the_text_up_to_the_first_marker(policy: Policy, gr
             assert whole == prompt_tokens(policy.tokenizer, start) + move_tokens(policy.tokenizer, "M:", move), move
 
 
-@pytest.mark.parametrize("blank", ["joined", "swallowed"])
-def test_tokenizer_that_joins_the_blank_before_a_move_is_refused(
-    policy: Policy, groups: list[Group], blank: str
-) -> None:
+@pytest.fixture(params=["joined", "swallowed"])
+def joining(request: pytest.FixtureRequest, policy: Policy) -> Policy:
+    """Return a policy whose tokenizer joins the blank before a move with the marker, or takes both for one word."""
     vocabulary = {"M:": 1, "M: ": 2, "e2e4": 3, " e2e4": 4, "<unk>": 0, "</s>": 5}
-    model = WordLevel(vocabulary, unk_token="<unk>")
-    tokenizer = Tokenizer(model)
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     # Words end with their blank, as in a superword vocabulary; or marker and move are one unknown word.
-    tokenizer.pre_tokenizer = Split(" ", "merged_with_previous" if blank == "joined" else "isolated")
-    if blank == "swallowed":
+    if request.param == "joined":
+        tokenizer.pre_tokenizer = Split(" ", "merged_with_previous")
+    else:
         tokenizer.pre_tokenizer = Split("\n", "isolated")
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    return replace(policy, tokenizer=fast)
+
+
+def test_tokenizer_that_joins_the_blank_before_a_move_is_refused(joining: Policy, groups: list[Group]) -> None:
     group = replace(groups[0], choice=MoveChoice("M:", {" e2e4": 1.0}))
-    joined = replace(policy, tokenizer=fast)
     wanted = r"objective.all_moves_coef: expected a tokenizer whose tokens of 'M:' begin"
     sample = replace(group.samples[0], completion=SampledCompletion((1, 3), (0.0, 0.0), True), text="M: e2e4")
     with pytest.raises(UserError, match=wanted):
-        move_batch([replace(group, samples=(sample,))], joined)
+        move_batch([replace(group, samples=(sample,))], joining)
+
+
+def test_tokenizer_that_joins_moves_is_refused_before_training(
+    joining: Policy, train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rookworld_rlvr.app.build.load_policy", lambda *_: joining)
+    train("steps=1", "objective.all_moves_coef=1", exit_code=2)
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and "objective.all_moves_coef: expected a tokenizer whose tokens of" in error
+
+
+def test_model_with_a_joining_tokenizer_plays_what_it_writes_and_has_no_choice_values(joining: Policy) -> None:
+    fen = chess.STARTING_FEN
+    analysis = Analysis(fen, (("e2e4", 30), ("a2a3", -10)), "test")
+    example = Example("policy", f"P: {fen}", None)
+    assert choice_values(joining, [example], {fen: analysis}) == [{}]
+    generator = make_generator(joining, GeneratorConfig(max_new_tokens=4))
+    assert chess.Move.from_uci(MoveChooser(joining, generator, seed=0).play(fen).move) in chess.Board().legal_moves
+    with pytest.raises(UserError, match=r"evaluation\.decoding: expected text, got legal: expected a tokenizer"):
+        model_player(joining, generator, DecodingConfig(), 0, task_named("policy"), Decoding.legal)
 
 
 def test_move_values_cover_all_legal_moves_with_maximum_1(groups: list[Group]) -> None:

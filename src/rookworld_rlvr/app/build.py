@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from ..errors import UserError, prefixed
+from ..evaluation.legal_choice import require_move_tokens
 from ..files import write_text
 from ..model.device import select_device
 from ..model.loading import load_policy
@@ -120,6 +121,10 @@ def _build(config: RunConfig, device: torch.device, world: World) -> Run:
         require_sharding()
         require_no_adapter(config.model.lora)
     policy = load_policy(config.model, device, config.precision)
+    if config.objective.all_moves_coef > 0:
+        with prefixed("objective.all_moves_coef", ValueError):
+            for task in config.data.task_objects():
+                require_move_tokens(policy, task)
     generator = make_generator(policy, config.generator, world)
     # Built after everything else that may be refused, because engines run from here on.
     scorer, evaluations = make_scorers(config)

@@ -66,6 +66,8 @@ def model_player(
         return ModelPlayer(generator, policy.tokenizer, config, seed, task)
     if task.opening(task.query(task.prompt(chess.STARTING_FEN))) is None:
         raise UserError(f"evaluation.decoding: expected text, since words come first in {task.name}, got legal")
+    with prefixed("evaluation.decoding: expected text, got legal", ValueError):
+        require_move_tokens(policy, task)
     return LegalPlayer(policy, task, config.temperature, seed)
 
 
@@ -80,16 +82,17 @@ def choice_values(
     """Return `<task>/legal_choice_loss` and `…_best` of each example, by the engine's evaluations in `analyses` by FEN.
 
     They are empty for an example without evaluations, without a legal move, or whose completion does not begin with a
-    move. Raises UserError for a tokenizer that joins the end of what comes before a move and the move.
+    move, and for a tokenizer that joins what comes before a move and the move.
     """
     values: list[dict[str, float]] = [{} for _ in examples]
     for name in dict.fromkeys(example.task for example in examples):
         task = task_named(name)
+        if not separates_moves(policy, task):
+            continue
         places = [i for i, example in enumerate(examples) if example.task == name and _can_choose(task, example)]
         fens = {i: task.query(examples[i].prompt).fen for i in places}
         known = [i for i in places if fens[i] in analyses and analyses[fens[i]].lines]
-        with prefixed(f"{name}/legal_choice", ValueError):
-            found = legal_logprobs(policy, task, [examples[i].prompt for i in known])
+        found = legal_logprobs(policy, task, [examples[i].prompt for i in known])
         for i, move in zip(known, map(likeliest, found), strict=True):
             evals = dict(analyses[fens[i]].lines)
             values[i] = {
@@ -97,6 +100,27 @@ def choice_values(
                 f"{name}/legal_choice_best": float(evals.get(move) == max(evals.values())),
             }
     return values
+
+
+def require_move_tokens(policy: Policy, task: Task) -> None:
+    """Raise ValueError for a tokenizer that joins what comes before a move and the move, where a task names its move.
+
+    Two moves of the start position are tried. A task whose completions begin with other words is not checked.
+    """
+    query = task.query(task.prompt(chess.STARTING_FEN)) if task.names_move else None
+    begun = None if query is None else task.opening(query)
+    if begun is not None:
+        for move in ("e2e4", "g1f3"):
+            move_tokens(policy.tokenizer, begun, task.move_text(move, query))
+
+
+def separates_moves(policy: Policy, task: Task) -> bool:
+    """Return True if the tokens of a move stand alone where a completion of the task names it."""
+    try:
+        require_move_tokens(policy, task)
+    except ValueError:
+        return False
+    return True
 
 
 def _can_choose(task: Task, example: Example) -> bool:

@@ -12,7 +12,7 @@ import chess
 from ..board.fen import lenient_fen
 from ..evaluation.completions import greedy_completions
 from ..evaluation.config import Decoding
-from ..evaluation.legal_choice import LegalPlayer, legal_logprobs
+from ..evaluation.legal_choice import LegalPlayer, legal_logprobs, separates_moves
 from ..evaluation.players import DecodingConfig, ModelPlayer, published_decoding
 from ..model.policy import Policy
 from ..rollout.generator import Generator
@@ -55,10 +55,11 @@ class MoveChooser:
         """Give the generator the policy's weights. `seed` decides what is sampled.
 
         `task` makes the prompts; by default the policy task. A task whose completions do not begin with a move has only
-        the moves that are written.
+        the moves that are written, and so has a tokenizer that joins what comes before a move and the move.
         """
         self.policy, self._generator, self._seed = policy, generator, seed
-        self._task, self._decoding = task or task_named("policy"), decoding
+        self._task = task or task_named("policy")
+        self._decoding = decoding if separates_moves(policy, self._task) else Decoding.text
         generator.sync(policy.model)
 
     def play(self, fen: str, *, temperature: float = 0.0, attempts: int = 3) -> Choice:
