@@ -59,11 +59,13 @@ def test_error_of_normalised_elo_at_an_even_score_depends_on_the_number_of_pairs
 @pytest.mark.parametrize(
     ("shares", "pairs"),
     [
-        # Mean scores of 0.5, 0.61, 0.895 and 0.105. The interval for an even score covers 0.46 of the last two.
+        # Mean scores of 0.5, 0.61, 0.895, 0.105 and 0.97. The interval for an even score covers 0.46, 0.46 and 0.1 of
+        # the last three.
         ((0.1, 0.2, 0.4, 0.2, 0.1), 32),
         ((0.05, 0.15, 0.3, 0.3, 0.2), 32),
         ((0.0, 0.02, 0.08, 0.2, 0.7), 100),
         ((0.7, 0.2, 0.08, 0.02, 0.0), 100),
+        ((0.0, 0.0, 0.02, 0.08, 0.9), 32),
     ],
 )
 def test_interval_of_normalised_elo_covers_the_truth_at_even_and_uneven_scores(
@@ -73,11 +75,11 @@ def test_interval_of_normalised_elo_covers_the_truth_at_even_and_uneven_scores(
     mean = sum(share * score for share, score in zip(shares, PAIR_SCORES, strict=True))
     variance = sum(share * (score - mean) ** 2 for share, score in zip(shares, PAIR_SCORES, strict=True))
     truth = 800 / math.log(10) * (mean - 0.5) / math.sqrt(2 * variance)
-    covered = 0
-    for _ in range(matches):
-        found = elo_measures(rows(*random.choices(PAIR_SCORES, shares, k=pairs)))["match/normalised_elo"]
-        covered += found.low <= truth <= found.high
-    assert 0.91 <= covered / matches <= 0.98
+    drawn = (elo_measures(rows(*random.choices(PAIR_SCORES, shares, k=pairs))) for _ in range(matches))
+    # Pairs that are all equal have no normalised Elo; that happens to 3 % of the matches of the last case.
+    found = [table["match/normalised_elo"] for table in drawn if "match/normalised_elo" in table]
+    covered = sum(one.low <= truth <= one.high for one in found)
+    assert len(found) > 0.95 * matches and 0.91 <= covered / len(found) <= 0.98
 
 
 def test_match_of_two_scores_has_an_error_of_normalised_elo_that_is_not_near_zero() -> None:
