@@ -69,7 +69,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "experiment=chat": {
         "name": "chat",
-        "steps": 80,
+        "steps": 40,
         "start_share": 0.0,
         "data.tasks": ["chat"],
         "data.chat.prefill": "auto",
@@ -84,7 +84,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "optim.micro_batch_size": 16,
         "recovery.kl_limit": 0.0,
         "evaluation.rows": 512,
-        "evaluation.sampled_rows": 64,
+        "evaluation.sampled_rows": 0,
         "evaluation.curve_rows": 64,
         "evaluation.curve_every": 10,
         "evaluation.match_pairs": 0,
