@@ -23,7 +23,7 @@ CLOCK_S, INCREMENT_S = 60.0, 5.0
 
 @dataclass(slots=True)
 class Tally:
-    """What happened in the games."""
+    """Counts and times of the games of one share."""
 
     endings: Counter[str] = field(default_factory=Counter)
     """Number of games by result and ending."""

@@ -108,7 +108,7 @@ def _given_games(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How the rows of a task are made from games."""
+    """Way in which the rows of a task are made from games."""
 
     read: Callable[[str], CollectedRow]
     """Function that reads a line of a game."""

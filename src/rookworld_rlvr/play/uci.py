@@ -51,7 +51,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a `go` asks for."""
+    """Request of a `go`."""
 
     chooser: MoveChooser
     board: chess.Board

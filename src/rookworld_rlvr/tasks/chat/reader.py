@@ -57,7 +57,7 @@ class MoveWord:
 
     @property
     def key(self) -> str:
-        """What makes it different from another move: the move, or the word if it is no move here."""
+        """Move, or the word if it is no move here. Two moves with the same key are one."""
         return self.move or self.text
 
 
@@ -109,7 +109,7 @@ class ChatAnswer:
 
     @property
     def valid(self) -> bool:
-        """Whether the completion ended by itself, with exactly one answer, in the form asked for, that is a move."""
+        """True if the completion ended by itself, with exactly one answer, in the form asked for, that is a move."""
         return self.failure is None
 
 

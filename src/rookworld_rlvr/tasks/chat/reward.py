@@ -82,7 +82,7 @@ class ChatTruth:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a completion is scored by."""
+    """Content of a completion by which it is scored."""
 
     level: float
     move: str
