@@ -16,7 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from rookworld_rlvr.app import suites
 from rookworld_rlvr.app.cli import main
+from rookworld_rlvr.app.play import load_chooser
 from rookworld_rlvr.app.rows_file import RowsFile, rows_path
+from rookworld_rlvr.errors import GAVE_UP
 from rookworld_rlvr.evaluation.suite import Suite, SuiteName
 from rookworld_rlvr.files import lock_for_writing
 from rookworld_rlvr.provenance import software
@@ -557,6 +559,19 @@ def test_label_loss_of_a_diverged_model_is_infinite(
     assert main(["evaluate", "compare", first, first, "--json", str(out)]) == 0
     entry = json.loads(out.read_text())["table"]["label_loss/policy"]
     assert (entry["first"], entry["second"], entry["gain"]["value"], entry["p"]) == ("inf", "inf", 0.0, 1.0)
+
+
+def test_every_command_that_reads_a_model_names_weights_that_are_not_finite(
+    broken_model: Path, corpus: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = (
+        f"{broken_model} has weights that are not finite, the first is transformer.ln_f.weight: the model has diverged"
+    )
+    load_chooser(str(broken_model), 0)
+    assert capfd.readouterr().err == f"rookworld: model.path: {told}\n"
+    given = (f"model.path={broken_model}", f"corpus=[{corpus.train}]", f"output={tmp_path / 'sft'}", "steps=1")
+    assert main(["sft", *given]) == GAVE_UP
+    assert capfd.readouterr().err.count(told) == 1
 
 
 def test_invalid_weights_file_is_refused_in_one_line(

@@ -5,6 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
@@ -44,6 +45,14 @@ def test_graded_keys_of_few_rows_are_marked_with_a_caption() -> None:
     assert [row[3] for row in printed(few)] == ["100 ~", "100"] and "at most 100 rows" in str(few.caption)
     [many] = evaluation_tables(to_json({graded: Measure(0.1, 0.05, 0.15, 101)}))
     assert printed(many)[0][3] == "101" and many.caption is None
+
+
+@pytest.mark.parametrize(("n", "marked"), [(100, "100 ~"), (101, "101")])
+def test_a_comparison_of_few_rows_is_marked_too(n: int, marked: str) -> None:
+    entry = Comparison(0.2, 0.1, Gain(-0.1, -0.2, 0.0), 1, 2, n, "Wilcoxon", 0.5, 0.5, 0.5)
+    table = comparison_table({"policy/win_probability_loss": entry, "policy/valid": entry})
+    assert [row[7] for row in printed(table)] == [marked, str(n)]
+    assert bool(table.caption) == marked.endswith("~")
 
 
 def test_sweep_table_shows_overrides_with_brackets() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from rookworld_rlvr.board.pgn import read_pgn
 from rookworld_rlvr.board.positions import count_games, games_from_pgn, positions_from_pgn
+from rookworld_rlvr.tasks.audit import audit
 
 PAWN_ENDING = "4k3/8/8/8/8/8/3P4/4K3 w - - 0 1"
 KNIGHTS = "rnbqkb1r/pppp1ppp/5n2/4p3/4P3/2N5/PPPP1PPP/R1BQKBNR w KQkq - 2 3"
@@ -160,8 +161,11 @@ def replayed(text: bytes) -> list[str]:
 @pytest.mark.parametrize("name", SAME_AS_PYTHON_CHESS)
 def test_exports_of_common_programs_give_the_positions_of_python_chess(name: str, write: Writer) -> None:
     text = SAME_AS_PYTHON_CHESS[name]
-    positions = list(positions_from_pgn(write(text)))
+    path = write(text)
+    positions = list(positions_from_pgn(path))
     assert positions == replayed(text) and positions
+    audited = audit(path)
+    assert (audited.rows, audited.valid) == (len(positions), len(positions))
     assert all(chess.Board(fen).is_valid() for fen in positions)
 
 

@@ -61,7 +61,7 @@ def test_any_mating_move_is_accurate_and_exact_match_is_separate(
 
 
 def test_bigbench_file_is_read_and_duplicate_row_is_kept_once(tmp_path: Path) -> None:
-    task = write(tmp_path / "task.json", BIGBENCH)
+    task = write(tmp_path / "task.JSON", BIGBENCH)
     [mate] = read_mates(task)
     assert mate.best == "h5f7" and mate.fen.startswith("r1bqkb1r/pppp1ppp/2n2n2/4p2Q/2B1P3/8/PPPP1PPP/RNB1K1NR w KQkq")
     row = {"fen": MATE, "best": "f7g7"}

@@ -35,7 +35,7 @@ from rookworld_rlvr.tasks import parse_prompt, task_named
 from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig, Form, Notation
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
-from rookworld_rlvr.training.all_moves import beside, expected_value, move_batch
+from rookworld_rlvr.training.all_moves import beside, expected_value, move_batch, up_to_move
 from rookworld_rlvr.training.collection import collect
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
@@ -112,6 +112,12 @@ def test_tokenizer_that_joins_the_blank_before_a_move_is_refused(joining: Policy
     sample = replace(group.samples[0], completion=SampledCompletion((1, 3), (0.0, 0.0), True), text="M: e2e4")
     with pytest.raises(UserError, match=wanted):
         move_batch([replace(group, samples=(sample,))], joining)
+
+
+def test_without_a_token_that_ends_before_the_move_there_is_no_term(policy: Policy, groups: list[Group]) -> None:
+    group = replace(groups[0], choice=MoveChoice("M", values_of(groups[0])))
+    assert up_to_move(group, policy) is None and move_batch([group], policy) is None
+    assert up_to_move(groups[0], policy) is not None
 
 
 def test_tokenizer_that_joins_moves_is_refused_before_training(
@@ -298,7 +304,9 @@ def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callabl
         "steps=3",
         "kl.coef=0",
     )
-    values = [row.get("reward/expected_value") for row in rows(train(*given, "objective.all_moves_coef=3"))]
+    steps = rows(train(*given, "objective.all_moves_coef=3"))
+    values = [step.get("reward/expected_value") for step in steps]
+    assert {step["reward/expected_value_prompts"] for step in steps} == {1.0}
     assert None not in values and values[-1] > values[0] + 0.02
     assert "reward/expected_value" not in rows(train(*given, "steps=1", "objective.all_moves_coef=0"))[0]
 

@@ -107,6 +107,16 @@ def test_damaged_newest_checkpoint_is_passed_over_in_words(
     assert steps(run) == [1, 2, 3] and (run / "checkpoints/last").readlink() == Path("step-3")
 
 
+def test_damaged_newest_checkpoint_is_passed_over_by_resume_auto(
+    train: Train, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = train("steps=2", *SHORT)
+    (run / "summary.json").unlink()
+    (run / "checkpoints/step-2/trainer_state.pt").write_bytes(b"")
+    assert train("steps=2", *SHORT, "resume=auto") == run
+    assert "; step-1 is used in its place" in capfd.readouterr().out and steps(run) == [1, 2]
+
+
 def test_damaged_checkpoint_that_is_named_is_refused(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (run / "checkpoints/step-2/trainer_state.pt").write_bytes(b"")
     assert main(["train", f"resume={run}/checkpoints/step-2", "steps=3"]) == 2

@@ -45,6 +45,13 @@ def test_mostly_zero_variance_groups_are_a_sign() -> None:
     assert shown(calm(group__zero_variance_fraction=lambda _: 0.6)) == {Sign.no_variance}
 
 
+@pytest.mark.parametrize(
+    ("fraction", "expected"), [(0.0, {Sign.no_legal_moves}), (0.4, {Sign.no_legal_moves}), (0.5, set())]
+)
+def test_prompts_with_values_but_no_term_are_a_sign(fraction: float, expected: set[Sign]) -> None:
+    assert shown(calm(reward__expected_value_prompts=lambda _: fraction)) == expected
+
+
 def test_falling_validation_score_of_one_task_is_forgetting() -> None:
     steps = calm()
     scores = iter([0.9, 0.92, 0.8, 0.8])
@@ -70,7 +77,8 @@ def test_warning_signs_appear_in_console_tracker_and_report(
     scores = iter([0.9, *[0.5] * 20])
 
     def injected(report: Any, context: Any) -> dict[str, float]:
-        return real(report, context) | {"kl/reference": 0.5, "group/zero_variance_fraction": 0.9}
+        raised = {"kl/reference": 0.5, "group/zero_variance_fraction": 0.9, "reward/expected_value_prompts": 0.25}
+        return real(report, context) | raised
 
     def forgetting(_rows: Any) -> Mapping[str, float]:
         return {"validation/score": 0.9, SCORE: next(scores)}
@@ -82,7 +90,7 @@ def test_warning_signs_appear_in_console_tracker_and_report(
     folder = train(*given, "steps=9")
     said = capsys.readouterr().out
     for sentence in ("kl/reference 0.5000 in the mean of 4 steps", "90% of the groups",
-                 "next_state_accuracy 0.500 in the mean"):  # fmt: skip
+                     "25% of the prompts", "next_state_accuracy 0.500 in the mean"):  # fmt: skip
         assert said.count(sentence) == 1, sentence
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert {sign for sign in Sign if last[f"warning/{sign}"] == 1} == set(Sign)

@@ -11,6 +11,7 @@ from rich.console import Console
 from ..errors import TrainingGaveUpError
 from ..objective import ZeroVariance
 from ..rollout.groups import Group
+from ..shell import command
 from ..tasks.prompt_stream import PromptStream, shares
 from ..training.config import RunConfig
 from ..training.memory import peak_memory_gib
@@ -86,7 +87,9 @@ def _show_title(console: Console, title: str) -> None:
 
 def _show_group(console: Console, group: Group) -> None:
     _show_title(console, group.example.task)
-    lines = [f"prompt      {group.example.prompt}", f"expected    {group.example.completion}"]
+    lines = [f"prompt      {group.example.prompt}"]
+    if group.example.completion is not None:
+        lines.append(f"expected    {group.example.completion}")
     for sample in group.samples:
         components = "  ".join(f"{name} {value:.2f}" for name, value in sample.score.components.items())
         failure = sample.score.failure
@@ -114,7 +117,7 @@ def _explained(report: StepReport) -> list[str]:
     """Return lines that explain normal results which a newcomer might take for a defect."""
     lines = []
     if all(sample.score.failure for group in report.groups for sample in group.samples):
-        lines.append("no completion is well-formed: `rookworld sft` teaches a model the formats")
+        lines.append(f"no completion is well-formed: `{command('sft')}` teaches a model the formats")
     if not report.advantages_PG.any():
         completions = f"{PREFLIGHT_GROUP_SIZE} completions of each prompt"
         lines.append(f"equal rewards: {completions} earned the same here; a run samples objective.group_size of them")

@@ -56,11 +56,10 @@ def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     """
     whole = [key for key in measures if key.rpartition("/")[2] not in SLICES]
     table = Table("key", "value", "95 % interval", "rows")
-    few = [key for key in whole if has_few_rows(key, measures[key]["n"])]
     for key in whole:
-        rows = f"{measures[key]['n']}{FEW if key in few else ''}"
-        table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), rows)
-    table.caption = f"{FEW.strip()} graded and at most {FEW_ROWS} rows: too narrow for skewed values" if few else None
+        n = measures[key]["n"]
+        table.add_row(key, _number(measures[key]["value"]), _interval(measures[key]), _rows(key, n))
+    table.caption = _few_caption({key: measures[key]["n"] for key in whole})
     known = [name for name in SLICES if any(key.endswith(f"/{name}") for key in measures)]
     beside = Table("key", *known)
     for key in whole:
@@ -70,8 +69,9 @@ def evaluation_tables(measures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
 
 
 def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
-    """Return the table that compares two models on the same rows, with a row per key."""
+    """Return the table that compares two models on the same rows, with a row per key; few rows are marked."""
     table = Table("key", "A", "B", "B − A", "95 % interval", "higher", "lower", "rows", "test", "p")
+    table.caption = _few_caption({key: entry.n for key, entry in comparisons.items()})
     for key, entry in comparisons.items():
         table.add_row(
             key,
@@ -79,7 +79,8 @@ def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
             _number(entry.second),
             f"{entry.gain.value:+.4f}",
             _interval(asdict(entry.gain)),
-            *("" if count is None else str(count) for count in (entry.higher, entry.lower, entry.n)),
+            *("" if count is None else str(count) for count in (entry.higher, entry.lower)),
+            _rows(key, entry.n),
             entry.test,
             f"{entry.p:.2g}",
         )
@@ -172,6 +173,16 @@ def _refined(measure: Mapping[str, Any] | None) -> str:
         return ""
     half = (float(measure["high"]) - float(measure["low"])) / 2
     return f"{float(measure['value']):.3f} ±{half:.3f}".replace("inf", "∞")
+
+
+def _rows(key: str, n: int) -> str:
+    return f"{n}{FEW if has_few_rows(key, n) else ''}"
+
+
+def _few_caption(rows: Mapping[str, int]) -> str | None:
+    """Return the caption that explains the mark of few rows; None if no key of these numbers of rows has it."""
+    few = any(has_few_rows(key, n) for key, n in rows.items())
+    return f"{FEW.strip()} graded and at most {FEW_ROWS} rows: too narrow for skewed values" if few else None
 
 
 def _number(value: float | str) -> str:

@@ -50,7 +50,7 @@ def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
     """
     rows, prompts, values, count = list[tuple[tuple[int, ...], tuple[int, ...]]](), list[int](), list[float](), 0
     for number, group in enumerate(groups):
-        start = _up_to_move(group, policy)
+        start = up_to_move(group, policy)
         if start is None or group.choice is None:
             continue
         for move, value in group.choice.values.items():
@@ -96,10 +96,10 @@ def expected_value(
     return (chances_B * moves.values_B).sum(), entropy, statistics.logprobs.detach()
 
 
-def _up_to_move(group: Group, policy: Policy) -> tuple[int, ...] | None:
+def up_to_move(group: Group, policy: Policy) -> tuple[int, ...] | None:
     """Return the tokens of the prompt and of a completion up to its move, as the policy wrote them.
 
-    None if no completion names a move.
+    None if no completion names a move, or if no token of one that does ends where the move begins.
     """
     if group.choice is None:
         return None

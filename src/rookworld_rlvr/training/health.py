@@ -27,6 +27,8 @@ KL_LOW = 0.002
 KL_HIGH = 0.1
 # Mean fraction of zero-variance groups above which `no_variance` is shown.
 IDLE = 0.5
+# Mean fraction of prompts with move values and an expected value below which `no_legal_moves` is shown.
+FEW_PROMPTS = 0.5
 # Drop of a validation score that counts as forgetting: three standard errors of a score of 0.9 over 128 rows.
 FORGOTTEN = 0.08
 
@@ -70,6 +72,8 @@ class Sign(StrEnum):
     """KL to the reference is outside the range KL_LOW to KL_HIGH."""
     no_variance = "no_variance"
     """Most groups have zero variance: equal rewards."""
+    no_legal_moves = "no_legal_moves"
+    """Most prompts with move values gave no expected value over their legal moves."""
     forgetting = "forgetting"
     """The validation score of a task fell well below its best."""
 
@@ -106,6 +110,7 @@ class SignWatch:
         messages = {
             Sign.kl: self._kl(),
             Sign.no_variance: self._no_variance(),
+            Sign.no_legal_moves: self._no_legal_moves(),
             Sign.forgetting: self._forgetting(),
         }
         return {sign: message for sign, message in messages.items() if message}
@@ -126,6 +131,15 @@ class SignWatch:
         if mean is None or mean <= IDLE:
             return ""
         return f"{mean:.0%} of the groups of {self._window} steps had equal rewards, expected at most {IDLE:.0%}"
+
+    def _no_legal_moves(self) -> str:
+        mean = self._mean("reward/expected_value_prompts")
+        if mean is None or mean >= FEW_PROMPTS:
+            return ""
+        return (
+            f"{mean:.0%} of the prompts with move values gave a term over all legal moves in {self._window} steps, "
+            f"expected at least {FEW_PROMPTS:.0%}: no token of the others' completions ends before the move"
+        )
 
     def _forgetting(self) -> str:
         for key, scores in self._validations.items():

@@ -10,6 +10,7 @@ from statistics import fmean
 from ..objective import zero_variance_groups
 from ..rollout.groups import Rollout
 from ..stockfish.analysis import EngineCounts
+from .all_moves import up_to_move
 from .loss import TokenTotals
 from .memory import peak_memory_gib, step_peak_gib
 from .state import StepContext, StepReport
@@ -72,6 +73,13 @@ def _of_expected_value(report: StepReport, _context: StepContext) -> float | Non
     """Return None if no position had values of all its moves, or if the step had a fault."""
     value = report.tokens.expected_value_sum
     return value / report.updates if value and report.updates and not report.fault else None
+
+
+def _trained_prompts(report: StepReport, context: StepContext) -> float | None:
+    """Return the fraction of the prompts with move values whose legal moves the step could train."""
+    with_values = [group for group in report.rollout.groups if group.choice is not None]
+    found = [up_to_move(group, context.policy) is not None for group in with_values]
+    return fmean(found) if found else None
 
 
 def _of_kl(value: Callable[[TokenTotals], float]) -> Value:
@@ -160,6 +168,9 @@ METRICS: dict[str, Metric] = {
         _of_advantages(lambda report: 1 - len(report.groups) / len(report.rollout.groups))),
     "reward/expected_value": Metric("0-1", MEAN, "expected value of a move over all legal moves", "rises",
         _of_expected_value),
+    "reward/expected_value_prompts": Metric("fraction", MEAN, "prompts with move values that gave an expected value",
+        "1; else the tokenizer joins what stands before a move with it",
+        _trained_prompts),
     "advantage/abs_mean": Metric("reward std", MEAN, "mean of |advantage|", "0.2 to 0.8",
         _of_advantages(lambda report: float(report.advantages_PG.abs().mean()))),
     "advantage/abs_max": Metric("reward std", MAX, "largest |advantage|", "below 5, the clip",
@@ -226,7 +237,7 @@ METRICS: dict[str, Metric] = {
         _added_by_the_loop),
     "validation/*": Metric("fraction", MEAN, "learning curve: one sample per held-back row", "rises",
         _added_by_the_loop),
-    "warning/*": Metric("0 or 1", LAST, "1 while a sign of trouble is shown: kl, no_variance, forgetting",
+    "warning/*": Metric("0 or 1", LAST, "1 while a sign of trouble is shown (`health.Sign`)",
         "0",
         _added_by_the_loop),
     "scorer/source/*": Metric("prompts", SUM, "P: prompts by source of their move values", "as configured",
