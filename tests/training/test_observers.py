@@ -189,6 +189,25 @@ def test_tensorboard_on_a_full_disk_is_left_out(tmp_path: Path, monkeypatch: pyt
     assert len(said) == 1 and "File too large" in said[0]
 
 
+@needs_tensorboard
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_run_goes_on_without_tensorboard_whose_disk_is_full(
+    make_saved_run: MakeRun, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = make_saved_run("steps=4", "logging.tracker=tensorboard", *SHORT)
+
+    def fill(moment: Moment, context: StepContext, event: Event) -> None:
+        if moment is Moment.begun and event.step == 1:
+            [events] = (run.folder / "tensorboard").iterdir()
+            events.unlink()
+            events.symlink_to("/dev/full")
+
+    run.context.hooks.append(fill)
+    assert train_run(run)["stopped"] == "finished"
+    assert capfd.readouterr().out.count("No space left on device") == 1
+    assert steps(run.folder) == [1, 2, 3, 4] and summary(run.folder)["stopped"] == "finished"
+
+
 @pytest.mark.parametrize("place", ["full disk", "closed pipe"])
 def test_run_goes_on_without_its_console(
     place: str,
