@@ -34,11 +34,28 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put slow tests first in each half, one half per worker: a slow test at the end would leave a worker idle."""
+    """Put slow tests first in each half, one half per worker: a slow test at the end would leave a worker idle.
+
+    The longest of all, `slow(minutes=...)`, come before the others, since a worker does not give away its next two.
+    """
     slow = [item for item in items if item.get_closest_marker("slow")]
     fast = [item for item in items if not item.get_closest_marker("slow")]
-    middle, first_half = len(slow) // 2, (len(items) - len(slow)) // 2
-    items[:] = [*slow[:middle], *fast[:first_half], *slow[middle:], *fast[first_half:]]
+    longest = sorted(filter(_minutes, slow), key=_minutes, reverse=True)
+    slow = [item for item in slow if item not in longest]
+    middle, first_half = len(slow) // 2, (len(items) - len(slow) - len(longest)) // 2
+    items[:] = [
+        *longest[::2],
+        *slow[:middle],
+        *fast[:first_half],
+        *longest[1::2],
+        *slow[middle:],
+        *fast[first_half:],
+    ]
+
+
+def _minutes(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("slow")
+    return float(marker.kwargs.get("minutes", 0)) if marker else 0.0
 
 
 def labelled(board: chess.Board) -> Any:
@@ -293,7 +310,7 @@ def train_once(small_overrides: list[str], tmp_path_factory: pytest.TempPathFact
     return training_in(tmp_path_factory.mktemp("trained"), small_overrides)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def forked() -> Callable[[Callable[[], int]], int]:
     """Return a function that runs `work` in a forked process, which has torch in memory already.
 

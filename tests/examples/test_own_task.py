@@ -1,9 +1,12 @@
 """The example of a task of one's own: training, evaluation and report by its command, and the text of the tutorial."""
 
 import json
+import os
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,10 +38,17 @@ def run(*arguments: str, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, forked: Callable[[Callable[[], int]], int]) -> Path:
     """Folder of a run of three steps."""
     root = tmp_path_factory.mktemp("captures")
-    run("train", "data.tasks=[captures]", "steps=3", *LITTLE, f"output_root={root}", cwd=root)
+
+    def work() -> int:
+        os.chdir(root)
+        sys.argv = [str(EXAMPLE), "train", "data.tasks=[captures]", "steps=3", *LITTLE, f"output_root={root}"]
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+        return 0
+
+    assert forked(work) == 0
     return root / "latest"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from rookworld_rlvr.board.openings import drawn_opening
 
-GAMES, PLIES, AT_A_TIME = 100, 20, 3
+GAMES, PLIES, AT_A_TIME = 100, 12, 3
 # Clocks of each side: seconds for the game, and for each move. Long enough for a machine on which much else runs: what
 # a move takes is printed, not tested.
 CLOCK_S, INCREMENT_S = 60.0, 5.0
@@ -81,7 +81,7 @@ def play_share(stockfish: str, first: int) -> Tally:
     return tally
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=5)
 def test_hundred_games_have_no_forfeit_no_time_loss_and_no_illegal_move(stockfish: str) -> None:
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         shares = list(pool.map(lambda first: play_share(stockfish, first), range(AT_A_TIME)))

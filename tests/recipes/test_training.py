@@ -366,7 +366,7 @@ def test_quick_recipe_resumes_after_an_interrupt_and_saves_a_model(stockfish: st
     assert (out / "model/model.safetensors").is_file() and (out / "evaluation.json").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=15)
 def test_tenth_of_the_last_shipped_run_learns_formats_and_legal_moves(stockfish: str, tmp_path: Path) -> None:
     # The model that ships had 2,200 steps on 200,000 rows in its last run. This took 15 minutes beside two trainings.
     out = tmp_path / "out"
