@@ -75,9 +75,15 @@ def test_peft_reads_an_adapter_that_we_wrote(family: Any, tmp_path: Path) -> Non
     assert checksum(load(tmp_path).model) == checksum(policy.model)
 
 
-def test_base_model_is_found_beside_its_adapter(family: Any, by_peft: Any) -> None:
+def test_base_model_is_found_beside_its_adapter(
+    family: Any, by_peft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, expected = by_peft(base="../base")
     shutil.copytree(family.folder, folder.parent / "base")
+    # Another folder of this name, where the program is started, is no model.
+    for name in ("base", "here"):
+        (tmp_path / "elsewhere" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere/here")
     torch.testing.assert_close(logits(load(folder).model), expected, rtol=1e-4, atol=1e-4)
 
 

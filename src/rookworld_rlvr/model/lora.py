@@ -114,13 +114,15 @@ def adapter_base(source: str) -> str | None:
     settings = json.loads(Path(found).read_text(encoding="utf-8"))
     base = str(settings.get("base_model_name_or_path") or "")
     for folder in (Path(os.path.expanduser(base)), Path(source) / base):
-        if base and folder.is_dir() and not (Path(source).is_dir() and folder.samefile(source)):
+        # Another folder may have the name by chance.
+        is_model = any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
+        if base and is_model and not (Path(source).is_dir() and folder.samefile(source)):
             return str(folder)
     if base.count("/") == 1 and not base.startswith((".", "/", "~")):
         return base
     raise UserError(
         f"model.path: expected the base model of the adapter {source} at the base_model_name_or_path of its "
-        f"{ADAPTER_CONFIG}, got {base!r}, which is no folder here"
+        f"{ADAPTER_CONFIG}, got {base!r}, which is no folder of a model here"
     )
 
 
