@@ -19,6 +19,7 @@ SHORT = (
 )
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_notebook_runs(
     chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

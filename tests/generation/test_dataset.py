@@ -53,7 +53,7 @@ def has_engine() -> bool:
 needs_engine = pytest.mark.skipif(not has_engine(), reason="no Stockfish on this machine")
 
 
-def generate(folder: Path, *options: str, rows: int = 120) -> None:
+def generate(folder: Path, *options: str, rows: int = 60) -> None:
     arguments = ["--rows", str(rows), "--seed", "7", "--depth", "3", "--out", str(folder), *options]
     assert main(["generate", *arguments]) == 0
 
@@ -100,7 +100,7 @@ def test_rows_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
 def test_policy_rows_are_distinct_balanced_and_label_the_best_move(tmp_path: Path) -> None:
     generate(tmp_path / "out", "--task", "policy")
     examples = read_corpus(tmp_path / "out" / "policy.txt").examples
-    assert len({example_key(example) for example in examples}) == len(examples) == 120
+    assert len({example_key(example) for example in examples}) == len(examples) == 60
     for example in examples:
         answer = parse_policy(example.completion or "")
         assert isinstance(answer, PolicyCompletion)
@@ -114,7 +114,7 @@ def test_policy_rows_are_distinct_balanced_and_label_the_best_move(tmp_path: Pat
         assert isinstance(answer, PolicyCompletion)
         mating[chess.COLOR_NAMES[board.turn]] += any(is_mate(board, move) for move in answer.moves)
     assert card["policy"]["mates_in_one_best"] == {color: mating[color] for color in ("white", "black")}
-    assert min(card["policy"]["rows_by_color"].values()) > 40
+    assert min(card["policy"]["rows_by_color"].values()) > 20
     assert (card["seed"], card["depth"], card["engine"][:9]) == (7, 3, "Stockfish")
 
 
@@ -144,8 +144,8 @@ def test_interrupted_generation_exits_130_and_resumes_to_same_rows(tmp_path: Pat
     assert started.returncode == 130 and "Traceback" not in errors
     assert not (folder / "policy.txt").exists()
     played = log.read_bytes().count(b"\n")
-    generate(folder, "--task", "policy", rows=60)
-    generate(tmp_path / "whole", "--task", "policy", rows=60)
+    generate(folder, "--task", "policy", rows=20)
+    generate(tmp_path / "whole", "--task", "policy", rows=20)
     assert played > 1
     assert files(folder) == files(tmp_path / "whole")
 
@@ -363,7 +363,7 @@ def test_policy_rows_hold_the_best_of_all_evaluated_legal_moves(tmp_path: Path) 
     generate(tmp_path / "out", "--task", "policy")
     labels = [parse_move_evals(line) for line in move_evals_lines(tmp_path / "out" / "move_evals.tsv")]
     rows = read_corpus(tmp_path / "out" / "policy.txt").examples
-    assert len(labels) == len(rows) == 120
+    assert len(labels) == len(rows) == 60
     for evals, row in zip(labels, rows, strict=True):
         assert evals.evals_pawns.keys() == {move.uci() for move in chess.Board(evals.fen).legal_moves}
         answer = parse_policy(row.completion or "")
@@ -430,7 +430,7 @@ def test_engine_games_also_yield_environment_rows(tmp_path: Path) -> None:
 
 @needs_engine
 def test_held_out_positions_are_disjoint_from_rows_of_both_tasks(tmp_path: Path) -> None:
-    generate(tmp_path / "out", "--held-out", "0.3", rows=300)
+    generate(tmp_path / "out", "--held-out", "0.3", rows=100)
     sides = []
     for prefix in ("", "held_out_"):
         examples = [
@@ -442,7 +442,7 @@ def test_held_out_positions_are_disjoint_from_rows_of_both_tasks(tmp_path: Path)
         ) == len(examples[0])
     assert not sides[0] & sides[1] and 0.15 < len(sides[1]) / len(sides[0] | sides[1]) < 0.45
     # A call without held-out rows trains on these positions, so their files are removed.
-    generate(tmp_path / "out", rows=300)
+    generate(tmp_path / "out", rows=100)
     assert not list((tmp_path / "out").glob("held_out_*"))
 
 

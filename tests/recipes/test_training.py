@@ -83,6 +83,7 @@ def one_step(config: TrainingConfig, rows: list[Example], count: int = 4) -> dic
     return Training(config, seed=3, device=CPU).train_step(positions(count), TransitionPool(rows))
 
 
+@pytest.mark.slow
 def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
     common = {"policy_examples": 8, "environment_examples": 8, "check_share": 0.0, "mate_share": 0.0}
     config = replace(SMALL, steps=80, log_every=20, save_every=200, bf16=False, **common)

@@ -54,6 +54,7 @@ def pids(engine_pids: Callable[[EnginePool], list[int]]) -> Pids:
     return of_run
 
 
+@pytest.mark.slow
 def test_engine_scored_rewards_are_unchanged_by_cache_and_killed_engines(
     train: Callable[..., Path],
     make_saved_run: MakeRun,

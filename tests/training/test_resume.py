@@ -129,7 +129,7 @@ def whole_and_killed(make_saved_run: MakeRun, overrides: Sequence[str], hooks: S
 
 # Overrides of each case, and the metrics that must change both before the kill and after the resume.
 # `test.sh all` also runs the cases that are not in QUICK.
-QUICK = ("kl fixed, with tables", "several updates, cispo")
+QUICK = ("kl fixed, with tables",)
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kl fixed, with tables": (("kl.coef=0.5", "evaluation.rows=1"), ()),
     "kl off, reference refreshed, validation": (

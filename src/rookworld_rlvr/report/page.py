@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def render(runs: Sequence[RunRecord]) -> str:
     )
 
 
+@cache
 def template(name: str, *, autoescape: bool) -> Template:
     """Return a template of this package, which refuses to render an undefined value."""
     environment = Environment(
