@@ -95,7 +95,7 @@ def test_run_of_two_processes_resumes_on_one_process(command: Callable[..., Any]
     assert json.loads((folder / "summary.json").read_text())["ranks"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=2)
 def test_sharded_run_saves_a_loadable_model_and_resumes_unsharded(command: Callable[..., Any], tmp_path: Path) -> None:
     shards = ("distributed=fsdp2", "processes=2", "threads=2")
     whole = ["evaluation.rows=4", "evaluation.match_pairs=2", "evaluation.match_plies=4", "evaluation.sampled_rows=2"]
@@ -139,7 +139,7 @@ def test_resume_auto_continues_an_interrupted_run_on_one_process(command: Callab
     assert code == 0 and str(folder) in out, out + error
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=2)
 def test_resume_with_other_process_counts_matches_unbroken_run(command: Callable[..., Any], tmp_path: Path) -> None:
     four = ["processes=4", "objective.prompts_per_step=4", "optim.micro_batch_size=4"]
     assert ended(command(*four, root="whole"))[0] == 0
@@ -170,7 +170,7 @@ def killed_and_resumed(command: Callable[..., Any], root: Path, rng: random.Rand
     assert code == 0, out + error
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=2)
 def test_runs_with_a_killed_rank_resume_to_the_same_metrics(command: Callable[..., Any], tmp_path: Path) -> None:
     assert ended(command(*TWO, root="alone"))[0] == 0
     alone = metrics((tmp_path / "alone" / "latest").resolve())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(minutes=3)
 
 PROGRAM = Path(__file__).resolve().parents[2] / "studies/run.py"
 DECLARATION = """\

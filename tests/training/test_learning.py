@@ -23,7 +23,7 @@ def test_overfitting_one_batch_of_both_tasks_raises_its_reward(tmp_path: Path) -
     assert fmean(rewards[:3]) < 0.8 and fmean(rewards[-5:]) > 0.85
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=3)
 def test_sixteen_steps_raise_legal_best_moves_at_temperature_1_5(tmp_path: Path) -> None:
     # Measured: from 0.553 to 0.627 [+0.035, +0.113]. At 1.5 many moves are illegal, so a few steps show an effect.
     hot = ["generator.temperature=1.5", "generator.max_new_tokens=60", "data.tasks=[policy,environment:0]"]
