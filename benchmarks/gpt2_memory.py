@@ -23,15 +23,15 @@ import sides
 STEP = ("objective.prompts_per_step=8", "objective.group_size=8", "optim.micro_batch_size=16", "optim.lr=1e-6")
 
 
-def random_gpt2(folder: str, **shape: Any) -> None:
-    """Write the folder of a GPT-2 with random weights; `shape` has the values that differ from `GPT2Config()`."""
-    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+def save_random_model(folder: str, config: Any) -> None:
+    """Write the folder of a model of this configuration with random weights, and of our small tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     from rookworld_rlvr.model.loading import tiny_model_folder
 
     transformers_logging.disable_progress_bar()
-    GPT2LMHeadModel(GPT2Config(**shape)).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_model_folder()).save_pretrained(folder)
 
 
@@ -41,8 +41,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("override", nargs="*", help="of the configuration, as in optim.micro_batch_size=32")
     given = parser.parse_args()
+    from transformers import GPT2Config
+
     with tempfile.TemporaryDirectory() as folder:
-        random_gpt2(folder)
+        save_random_model(folder, GPT2Config())
         with sides.started([(sides.ours, [f"model.path={folder}", *STEP, *given.override])]) as ends:
             ((row,),) = sides.take_turns(ends, rounds=1, steps=1, warmup_steps=0)
     print(f"{row['completions']:.0f} completions of {row['length']:.1f} tokens on average in {row['wall_s']:.1f} s")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets up what is missing, then measures and tests on this machine's CUDA devices all that the documents claim of one,
-# in at most 25 minutes; `--dry` tries the same on a CPU in small. Page and figures: outputs/gpu_visit/visit.md and
-# visit.json. Exit code 1 where a part failed. Usage: benchmarks/gpu_visit.sh [--dry] [--minutes N] [--only PART...].
+# Runs one call of the GPU visit, some minutes on a lent machine without a package index; see --list and --prepare.
+# Uses the environment of this clone, or the machine's own Python where there is none. Figures and page: $OUT, or
+# outputs/gpu_visit. Exit code 1 where a part failed. Usage: benchmarks/gpu_visit.sh [CALL [--dry] | --list | --prepare].
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-started=$SECONDS
-bash scripts/setup.sh test
-exec .venv/bin/python benchmarks/gpu_visit.py --spent-s $((SECONDS - started)) "$@"
+python=.venv/bin/python
+[[ -x "$python" ]] || python=python3
+exec "$python" benchmarks/gpu_visit.py "$@"

@@ -39,11 +39,7 @@ from typing import Any
 import sides
 import trl_side
 
-# In the second step there are no new sizes for which kernels are chosen.
-WARMUP_STEPS = 2
 LENGTH_TOLERANCE = 0.1
-# The fraction that our `generator.kind=vllm` uses.
-VLLM_MEMORY_FRACTION = 0.3
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,6 @@ class Settings:
     same_process: bool
     device: str
     precision: str
-    trl_vllm: bool
 
     @property
     def completions(self) -> int:
@@ -79,6 +74,8 @@ class Settings:
             f"objective.prompts_per_step={self.prompts}",
             f"objective.group_size={self.group_size}",
             f"generator.max_new_tokens={self.max_new_tokens}",
+            # TRL also samples the completions of a step as one batch.
+            f"generator.batch_size={self.completions}",
             f"optim.micro_batch_size={self.micro_batch}",
             f"optim.lr={self.lr}",
             "optim.warmup_steps=0",
@@ -121,9 +118,6 @@ def trl_settings(settings: Settings) -> dict[str, Any]:
         "shuffle_dataset": False,
         "bf16": settings.precision == "bf16",
         "use_cpu": settings.device == "cpu",
-        "use_vllm": settings.trl_vllm,
-        "vllm_gpu_memory_utilization": VLLM_MEMORY_FRACTION,
-        "vllm_enable_sleep_mode": settings.trl_vllm,
         "disable_dropout": True,
         "activation_checkpointing": settings.trl_checkpointing,
         "model_init_kwargs": {"dtype": "float32", "attn_implementation": settings.trl_attention},
@@ -176,6 +170,8 @@ def arguments_given() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=5, help="a round")
     parser.add_argument("--rounds", type=int, default=5)
+    # In the second step there are no new sizes for which kernels are chosen.
+    parser.add_argument("--warmup-steps", type=int, default=2)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--max-new-tokens", type=int, default=144)
@@ -192,7 +188,6 @@ def arguments_given() -> argparse.Namespace:
     parser.add_argument(
         "--precision", choices=("fp32", "bf16"), help="of both sides; default: what precision=auto is here"
     )
-    parser.add_argument("--trl-vllm", action="store_true", help="TRL samples with vLLM in its process (CUDA)")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     arguments = parser.parse_args()
     if arguments.prompts * arguments.group_size % arguments.micro_batch or arguments.kl_coef <= 0:
@@ -211,18 +206,18 @@ def usual_precision(device: str) -> str:
 
 def main() -> int:
     arguments = vars(arguments_given())
-    steps, rounds, path = (arguments.pop(name) for name in ("steps", "rounds", "json"))
+    steps, rounds, warmup, path = (arguments.pop(name) for name in ("steps", "rounds", "warmup_steps", "json"))
     arguments["precision"] = arguments["precision"] or usual_precision(arguments["device"])
-    settings = Settings(**arguments, total_steps=WARMUP_STEPS + steps * rounds)
+    settings = Settings(**arguments, total_steps=warmup + steps * rounds)
     print(f"{settings}\nTRL: {trl_settings(settings)}\nours: {' '.join(settings.overrides())}\n", flush=True)
     other = trl_side.TrlSide(settings.overrides(), trl_settings(settings), settings.same_process)
     with sides.started([(sides.ours, settings.overrides()), (trl_side.theirs, other)]) as ends:
-        [our_warmup], [their_warmup] = sides.take_turns(ends, rounds=1, steps=WARMUP_STEPS, warmup_steps=0)
+        [our_warmup], [their_warmup] = sides.take_turns(ends, rounds=1, steps=warmup, warmup_steps=0)
         found_rounds = sides.take_turns(ends, rounds=rounds, steps=steps, warmup_steps=0)
     check_work(found_rounds, settings, steps)
     warmup_s = {"ours": our_warmup["wall_s"], "trl": their_warmup["wall_s"]}
     measured = {"settings": asdict(settings) | {"steps": steps}, "warmup_s": warmup_s, **result(found_rounds)}
-    print(f"warm-up of {WARMUP_STEPS} steps: ours {warmup_s['ours']:.1f} s, TRL {warmup_s['trl']:.1f} s\n")
+    print(f"warm-up of {warmup} steps: ours {warmup_s['ours']:.1f} s, TRL {warmup_s['trl']:.1f} s\n")
     show(measured)
     if path:
         path.write_text(json.dumps(measured, indent=2))

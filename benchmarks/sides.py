@@ -81,15 +81,26 @@ class Counted:
     def begin(self) -> None:
         self.lengths: list[int] = []
         self.rewards: list[float] = []
-        self.updates = 0
+        self.updates = self.decode_steps = 0
+        self.generate_s = self.score_s = 0.0
         self.started = time.perf_counter()
 
+    def add_step(self, lengths: Sequence[int], rewards: Sequence[float]) -> None:
+        """Count a step's completions. Both sides sample them as one batch, so the longest one has all decode steps."""
+        self.lengths += lengths
+        self.rewards += rewards
+        self.decode_steps += max(lengths)
+
     def round(self, **others: float) -> Round:
-        """Return the figures of the round, with those of `others` added."""
+        """Return the figures of the round, with those of `others` added; training is all but sampling and scoring."""
         wall_s = time.perf_counter() - self.started
         return {
             "completions_per_s": len(self.lengths) / wall_s,
             "wall_s": wall_s,
+            "generate_s": self.generate_s,
+            "score_s": self.score_s,
+            "train_s": wall_s - self.generate_s - self.score_s,
+            "decode_steps": self.decode_steps,
             "completions": len(self.lengths),
             "updates": self.updates,
             "length": fmean(self.lengths),
@@ -113,6 +124,8 @@ def ours(connection: Connection, overrides: Sequence[str]) -> None:
     from rookworld_rlvr.app.process import prepare_process
 
     prepare_process()
+    # A module in this folder.
+    import roofline
     import transformers.models.gpt2.modeling_gpt2  # noqa: F401 — every side has it before memory is looked at.
 
     from rookworld_rlvr.app.build import build_unsaved_run
@@ -121,27 +134,31 @@ def ours(connection: Connection, overrides: Sequence[str]) -> None:
 
     before_gib = begin_memory()
     context = build_unsaved_run(configured(overrides)).context
+    shape = roofline.shape_of(context.policy.model, roofline.DTYPES[context.policy.precision].itemsize)
     counted, steps_done = Counted(), 0
     while (steps := connection.recv()) is not None:
         counted.begin()
-        peaks_gib, times_s = [], {"score": 0.0, "step": 0.0}
+        peaks_gib, train_flop = [], 0.0
         for _ in range(steps):
             report = grpo_step(context, steps_done)
             if report.fault is not None or not report.tokens.kl_count:
                 raise SystemExit(f"expected a good step that measures KL, got {report.fault}")
             samples = [sample for group in report.groups for sample in group.samples]
-            counted.lengths += [len(sample.completion.tokens) for sample in samples]
-            counted.rewards += [sample.score.total for sample in samples]
+            lengths = [len(sample.completion.tokens) for sample in samples]
+            counted.add_step(lengths, [sample.score.total for sample in samples])
             counted.updates += report.updates
+            counted.generate_s += report.times_s["generate"]
+            counted.score_s += report.times_s["score"]
+            forward = roofline.forward_flops(shape, [roofline.Lengths.of(group) for group in report.groups])
+            train_flop += roofline.BACKWARD_AND_FORWARD * forward
             peaks_gib.append(step_peak_gib())
-            times_s = {phase: total + report.times_s[phase] for phase, total in times_s.items()}
             steps_done += 1
         connection.send(
             counted.round(
                 grown_gib=grown_gib(before_gib, peak_memory_gib()),
                 peak_gib=peak_memory_gib(),
                 step_peak_gib=max(peaks_gib),
-                score_share=times_s["score"] / times_s["step"],
+                train_tflop=train_flop / 1e12,
             )
         )
 
@@ -149,7 +166,9 @@ def ours(connection: Connection, overrides: Sequence[str]) -> None:
 def begin_memory() -> float:
     """Give free memory back, reset the process's peak, and return the resident memory in GiB (Linux, glibc)."""
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
+    # A sandbox may lack the file. On CUDA, where one is used, the memory that torch allocates counts anyway.
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
     return resident_gib()
 
 

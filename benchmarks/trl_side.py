@@ -2,13 +2,17 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from typing import Any
 
 # A module in this folder.
 import sides
+
+# Names of the option in transformers, the newest first.
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 
 
 @dataclass(frozen=True)
@@ -47,17 +51,37 @@ def theirs(connection: Connection, side: TrlSide) -> None:
     sampler = PromptStream(load_data(config.data, seed=config.seed).train, shares(config.data.tasks), config.seed)
     examples = sampler.draw(config.objective.prompts_per_step * config.steps)
     counted = sides.Counted()
+    arguments = dict(side.settings)
+    checkpointing = arguments.pop(CHECKPOINTING[0])
+    # transformers 5.17 has the older name.
+    known = {spec.name for spec in fields(GRPOConfig)}
+    arguments[next(name for name in CHECKPOINTING if name in known)] = checkpointing
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=str(tiny_model_folder()) if config.model.path == TINY else config.model.path,
             reward_funcs=scoring(config, counted),
-            args=GRPOConfig(output_dir=folder, **side.settings),
+            args=GRPOConfig(output_dir=folder, **arguments),
             train_dataset=Dataset.from_list([{"prompt": e.prompt, "label": e.completion} for e in examples]),
-            callbacks=[waiting(connection, counted, before_gib)],
+            callbacks=[waiting(connection, counted, before_gib, checkpointing=checkpointing)],
         )
+        trainer.model.generate = timed(trainer.model.generate, counted)
         # It would print into the table.
         trainer.remove_callback(PrinterCallback)
         trainer.train()
+
+
+def timed(generate: Callable[..., Any], counted: sides.Counted) -> Callable[..., Any]:
+    """Return a function that samples by `generate` and counts the seconds."""
+    from rookworld_rlvr.model.device import synchronise
+
+    def measured(*given: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        sampled = generate(*given, **named)
+        synchronise(sampled.device)
+        counted.generate_s += time.perf_counter() - started
+        return sampled
+
+    return measured
 
 
 def scoring(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
@@ -70,17 +94,18 @@ def scoring(config: Any, counted: sides.Counted) -> Callable[..., list[float]]:
     def reward(
         prompts: list[str], completions: list[str], completion_ids: list[list[int]], label: list[str | None], **_: Any
     ) -> list[float]:
+        started = time.perf_counter()
         rows = zip(prompts, completions, label, strict=True)
         scores = scorer.score_all([ScoreRequest(prompt, text, known) for prompt, text, known in rows])
         rewards = [score.total for score in scores]
-        counted.lengths += [len(ids) for ids in completion_ids]
-        counted.rewards += rewards
+        counted.add_step([len(ids) for ids in completion_ids], rewards)
+        counted.score_s += time.perf_counter() - started
         return rewards
 
     return reward
 
 
-def waiting(connection: Connection, counted: sides.Counted, before_gib: float) -> Any:
+def waiting(connection: Connection, counted: sides.Counted, before_gib: float, *, checkpointing: bool) -> Any:
     """Return a TRL callback that sends each finished round and waits for the next one's steps; None ends training."""
     from transformers import TrainerCallback
 
@@ -92,7 +117,7 @@ def waiting(connection: Connection, counted: sides.Counted, before_gib: float) -
             counted.updates += 1
             self._left -= 1
             if self._left == 0:
-                assert named["model"].is_gradient_checkpointing == args.activation_checkpointing
+                assert named["model"].is_gradient_checkpointing == checkpointing
                 connection.send(counted.round(grown_gib=sides.grown_gib(before_gib, sides.peak_gib())))
                 self._next(control)
 

@@ -38,7 +38,7 @@ def show(result: dict[str, Any]) -> None:
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for setting, row in result["settings"].items():
         times = f"{row['completions_per_s']:.1f} | {row['wall_s']:.2f} | {row['length']:.1f}"
-        print(f"| {setting} | {times} | {row['step_peak_gib']:.3f} | {row['score_share']:.2%} |")
+        print(f"| {setting} | {times} | {row['step_peak_gib']:.3f} | {row['score_s'] / row['wall_s']:.2%} |")
     ratio = result["last_to_first"]
     print(f"\nlast/first: {ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})")
 

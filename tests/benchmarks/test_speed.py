@@ -38,7 +38,6 @@ def settings(benchmarks: dict[str, ModuleType]) -> Any:
         same_process=False,
         device="cpu",
         precision="fp32",
-        trl_vllm=False,
     )
 
 
@@ -90,9 +89,11 @@ def test_ratio_is_computed_per_round(benchmarks: dict[str, ModuleType]) -> None:
 
 def test_round_counts_completions_rewards_and_updates(benchmarks: dict[str, ModuleType]) -> None:
     counted = benchmarks["sides"].Counted()
-    counted.lengths, counted.rewards, counted.updates = [3, 5], [0.0, 1.0], 1
+    counted.add_step([3, 5], [0.0, 1.0])
+    counted.updates, counted.generate_s, counted.score_s = 1, 0.5, 0.25
     row = counted.round(grown_gib=0.5)
     assert [row[key] for key in ("completions", "length", "reward", "updates", "grown_gib")] == [2, 4.0, 0.5, 1, 0.5]
+    assert row["decode_steps"] == 5 and row["train_s"] == pytest.approx(row["wall_s"] - 0.75)
     assert row["completions_per_s"] == pytest.approx(2 / row["wall_s"])
     counted.begin()
     assert (counted.lengths, counted.updates) == ([], 0)

@@ -31,4 +31,6 @@ def test_peer_benchmark_runs_requested_steps_on_both_sides(tmp_path: Path) -> No
         rounds = result["rounds"][side]
         assert [(row["completions"], row["updates"]) for row in rounds] == [(16, 2)] * 2
         assert all(row["grown_gib"] > 0 for row in rounds)
+        assert all(0 < row["generate_s"] < row["wall_s"] and row["train_s"] > 0 for row in rounds)
+        assert all(row["decode_steps"] == 24 for row in rounds)
     assert result["completions_per_s"]["low"] <= result["completions_per_s"]["high"] and result["grown_memory"] > 0
