@@ -18,8 +18,12 @@ from rookworld_rlvr.model.device import Device, select_device
 from rookworld_rlvr.shell import command, setting, train_command
 from rookworld_rlvr.training.run_files import locked
 
+from .config import TrainingConfig
 from .data import load_data
-from .training import MODEL_FOLDER, Training, TrainingConfig
+from .drawing import DrawnExamples, Examples
+from .packed import PackedExamples
+from .tokenizer import build_tokenizer
+from .training import MODEL_FOLDER, Training
 
 OUTPUT = "outputs/tiny_model"
 # Options of a quick run, which goes through all stages in about two minutes and makes a model that plays badly.
@@ -58,6 +62,9 @@ class RecipeConfig:
     device: Device = Device.auto
     threads: int = 0
     """Number of CPU threads; 0: torch chooses."""
+    examples: str = ""
+    """File of examples that `python -m tiny_model.make_examples` has made ahead. Then neither data nor Stockfish are
+    needed. Empty: each step makes its own examples."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
@@ -67,7 +74,8 @@ def main(arguments: Sequence[str]) -> int:
         folder, config = parse(arguments)
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, option="OUT"):
-            for name, stage in (("data", make_data), ("training", train), ("evaluation", evaluate)):
+            stages = [("training", train), ("evaluation", evaluate)]
+            for name, stage in stages if config.examples else [("data", make_data), *stages]:
                 timed(name, stage, folder, config)
     except TrainingGaveUpError as error:
         print(f"tiny_model: {error}", file=sys.stderr)
@@ -126,18 +134,29 @@ def describes(card: dict[str, object], config: RecipeConfig) -> bool:
     )  # fmt: skip
 
 
+def drawn_examples(folder: Path, config: RecipeConfig) -> DrawnExamples:
+    """Return examples drawn from the folder's data, whose sizes are printed. Raises UserError."""
+    positions, transitions = load_data(folder / "data", config.exclude)
+    print(f"{len(positions)} positions, {len(transitions)} transitions", flush=True)
+    return DrawnExamples(config.training, config.seed, build_tokenizer(), positions, transitions)
+
+
 def train(folder: Path, config: RecipeConfig) -> None:
     """Train to the last step and export the model with each save."""
     if config.threads:
         torch.set_num_threads(config.threads)
     # The progress bar for a model's shards would be printed between the lines of the steps.
     transformers_logging.disable_progress_bar()
-    positions, transitions = load_data(folder / "data", config.exclude)
-    print(f"{len(positions)} positions, {len(transitions)} transitions", flush=True)
     training = Training(config.training, seed=config.seed, device=select_device(config.device))
-    if training.resume(folder, positions, transitions):
+    examples: Examples
+    if config.examples:
+        path = Path(config.examples).expanduser()
+        examples = PackedExamples(path, config.training, config.seed, training.tokenizer)
+    else:
+        examples = drawn_examples(folder, config)
+    if training.resume(folder, examples):
         print(f"resuming from step {training.step}", flush=True)
-    for metrics in training.run(positions, transitions, folder):
+    for metrics in training.run(examples, folder):
         step, lr = metrics.pop("step"), metrics.pop("lr")
         losses = "  ".join(f"{name} {loss:.3f}" for name, loss in metrics.items())
         print(f"step {step:.0f}/{config.training.steps}  {losses}  lr × {lr:.2f}", flush=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from .environment_examples import EnvironmentExample
 from .policy_examples import SQUARES, Array, BoardExample, PolicyExample
 
 
@@ -27,7 +28,7 @@ class BoardBatch:
 
     def to(self, device: torch.device) -> "BoardBatch":
         """Return a copy with all tensors on another device."""
-        return BoardBatch(*(getattr(self, spec.name).to(device) for spec in fields(self)))
+        return BoardBatch(**_moved(self, device))
 
 
 @dataclass(slots=True)
@@ -47,12 +48,37 @@ class PolicyBatch:
 
     def to(self, device: torch.device) -> "PolicyBatch":
         """Return a copy with all tensors on another device."""
-        moved: dict[str, Any] = {}
-        for spec in fields(self):
-            value = getattr(self, spec.name)
-            pair = isinstance(value, tuple)
-            moved[spec.name] = tuple(part.to(device) for part in value) if pair else value.to(device)
-        return PolicyBatch(**moved)
+        return PolicyBatch(**_moved(self, device))
+
+
+@dataclass(slots=True)
+class EnvironmentBatch:
+    """A batch of `A:` examples, whose completions have N tokens together."""
+
+    tokens_BT: Tensor
+    completion_at: tuple[Tensor, Tensor]
+    """Row and position of each token of a completion, (N,) each."""
+    copied_N: Tensor
+    """True for a piece that has not moved."""
+    last_B: Tensor
+    """Position of each prompt's last token."""
+    outcomes_B: Tensor
+    origins_B: Tensor
+    """Position of the square that the move starts from."""
+    targets_BS: Tensor
+
+    def to(self, device: torch.device) -> "EnvironmentBatch":
+        """Return a copy with all tensors on another device."""
+        return EnvironmentBatch(**_moved(self, device))
+
+
+def _moved(batch: Any, device: torch.device) -> dict[str, Any]:
+    moved: dict[str, Any] = {}
+    for spec in fields(batch):
+        value = getattr(batch, spec.name)
+        pair = isinstance(value, tuple)
+        moved[spec.name] = tuple(part.to(device) for part in value) if pair else value.to(device)
+    return moved
 
 
 def pad_tokens(rows: Sequence[list[int]], pad: int) -> Tensor:
@@ -93,6 +119,21 @@ def collate(examples: Sequence[PolicyExample], pad: int) -> PolicyBatch:
         torch.tensor(np.stack([s[3] for s in soft]), dtype=torch.float32),
         torch.tensor([example.win_at for example in examples]),
         torch.tensor([example.win_probability for example in examples]),
+    )
+
+
+def collate_environment(examples: Sequence[EnvironmentExample], pad: int) -> EnvironmentBatch:
+    """Return the batch of `A:` examples, padded to the longest."""
+    at = [(i, place) for i, row in enumerate(examples) for place in range(row.prompt_length, len(row.tokens))]
+    rows_N, places_N = torch.tensor(at).T
+    return EnvironmentBatch(
+        pad_tokens([example.tokens for example in examples], pad),
+        (rows_N, places_N),
+        torch.tensor([same for example in examples for same in example.copied]),
+        torch.tensor([example.prompt_length - 1 for example in examples]),
+        torch.tensor([example.outcome for example in examples]),
+        torch.tensor([example.origin_at for example in examples]),
+        torch.from_numpy(np.stack([example.targets for example in examples])),
     )
 
 

@@ -1,18 +1,15 @@
 """Losses of a batch of examples: of its tokens, and of the auxiliary heads."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .batches import BoardBatch, PolicyBatch, collate, pad_tokens
-from .environment_examples import EnvironmentExample
+from .batches import BoardBatch, EnvironmentBatch, PolicyBatch
 from .model import ATTACKS, LEGAL, MOVE_VALUES, MOVES, ModelWithHeads
-from .policy_examples import BOARD_AT, PolicyExample
+from .policy_examples import BOARD_AT
 
 # Logit of a move at a token that is not an own piece.
 IMPOSSIBLE_LOGIT = -1e4
@@ -55,13 +52,12 @@ class Losses:
     weights: LossWeights
     square_ids: Tensor
     """(2, 64): token ids of the squares' names as the second and as the first square of a move."""
-    pad_id: int
 
-    def policy(self, examples: Sequence[PolicyExample], count: int, embeddings_VH: Tensor) -> dict[str, Tensor]:
+    def policy(self, batch: PolicyBatch, count: int, embeddings_VH: Tensor) -> dict[str, Tensor]:
         """Return losses, sums over `P:` examples divided by `count`: completion, board heads, win probability."""
-        batch = collate(examples, self.pad_id).to(self.square_ids.device)
+        batch = batch.to(self.square_ids.device)
         middle, hidden = self.model(batch.tokens_BT, embeddings_VH)
-        win = self.model.win_probability(hidden[torch.arange(len(examples)), batch.win_at_B])[:, 0].float()
+        win = self.model.win_probability(hidden[torch.arange(len(batch.win_at_B)), batch.win_at_B])[:, 0].float()
         win_loss = F.binary_cross_entropy_with_logits(win, batch.wins_B.clamp(0, 1), reduction="sum")
         return {
             "tokens": self._tokens(batch, hidden, embeddings_VH) / count,
@@ -69,23 +65,16 @@ class Losses:
             "win_probability": self.weights.win_probability * win_loss / count,
         }
 
-    def environment(
-        self, examples: Sequence[EnvironmentExample], count: int, embeddings_VH: Tensor
-    ) -> dict[str, Tensor]:
+    def environment(self, batch: EnvironmentBatch, count: int, embeddings_VH: Tensor) -> dict[str, Tensor]:
         """Return losses, sums over `A:` examples divided by `count`: completion, outcome and legal targets."""
-        device, numbers = self.square_ids.device, torch.arange(len(examples))
-        tokens_BT = pad_tokens([example.tokens for example in examples], self.pad_id)
-        middle_BTH, hidden_BTH = self.model(tokens_BT.to(device), embeddings_VH)
-        last = torch.tensor([example.prompt_length - 1 for example in examples])
-        logits = self.model.outcome(hidden_BTH[numbers, last]).float()
-        outcomes = torch.tensor([example.outcome for example in examples]).to(device)
-        origins = torch.tensor([example.origin_at for example in examples])
-        heads = self.model.board(middle_BTH[numbers, origins].unsqueeze(1)).float()
-        targets_BS = torch.from_numpy(np.stack([example.targets for example in examples])).to(device)
-        targets = F.binary_cross_entropy_with_logits(heads[:, LEGAL, 0], targets_BS, reduction="sum")
-        outcome = F.cross_entropy(logits, outcomes, reduction="sum")
+        batch, numbers = batch.to(self.square_ids.device), torch.arange(len(batch.tokens_BT))
+        middle_BTH, hidden_BTH = self.model(batch.tokens_BT, embeddings_VH)
+        logits = self.model.outcome(hidden_BTH[numbers, batch.last_B]).float()
+        heads = self.model.board(middle_BTH[numbers, batch.origins_B].unsqueeze(1)).float()
+        targets = F.binary_cross_entropy_with_logits(heads[:, LEGAL, 0], batch.targets_BS, reduction="sum")
+        outcome = F.cross_entropy(logits, batch.outcomes_B, reduction="sum")
         return {
-            "environment": self._completions(examples, tokens_BT, hidden_BTH, embeddings_VH) / count,
+            "environment": self._completions(batch, hidden_BTH, embeddings_VH) / count,
             "outcome": self.weights.outcome * outcome / count,
             "targets": self.weights.targets * targets / count,
         }
@@ -121,14 +110,11 @@ class Losses:
         loss: Tensor = soft + (hard_N * batch.hard_weights_N).sum()
         return loss
 
-    def _completions(
-        self, examples: Sequence[EnvironmentExample], tokens_BT: Tensor, hidden_BTH: Tensor, embeddings_VH: Tensor
-    ) -> Tensor:
+    def _completions(self, batch: EnvironmentBatch, hidden_BTH: Tensor, embeddings_VH: Tensor) -> Tensor:
         """Return the weighted cross-entropy, summed over the completions' tokens."""
-        at = [(i, place) for i, row in enumerate(examples) for place in range(row.prompt_length, len(row.tokens))]
-        rows_N, places_N = torch.tensor(at).T
-        copied = [same for example in examples for same in example.copied]
-        weights_N = torch.tensor([self.weights.copied if same else 1.0 for same in copied])
+        rows_N, places_N = batch.completion_at
+        weights_N = torch.ones_like(batch.copied_N, dtype=torch.float32)
+        weights_N.masked_fill_(batch.copied_N, self.weights.copied)
         logits_NV = (hidden_BTH[rows_N, places_N - 1] @ embeddings_VH.T).float()
-        losses_N = F.cross_entropy(logits_NV, tokens_BT[rows_N, places_N].to(logits_NV.device), reduction="none")
-        return (losses_N * weights_N.to(logits_NV.device)).sum()
+        losses_N = F.cross_entropy(logits_NV, batch.tokens_BT[rows_N, places_N], reduction="none")
+        return (losses_N * weights_N).sum()

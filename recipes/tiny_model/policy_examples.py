@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS, win_probability
@@ -80,17 +81,25 @@ class PolicyExample:
 
 def move_scores(evals: MoveEvals) -> Array:
     """Return the win probability after each move, plus the bonus of a mate."""
-    scores = []
-    for pawns in evals.evals_pawns.values():
-        bonus = 0.0
-        if abs(pawns) > MATE_THRESHOLD_PAWNS:
-            bonus = math.copysign(MATE_BONUS / max(1, round((1000 - abs(pawns)) * 100)), pawns)
-        scores.append(_win_probability(pawns) + bonus)
-    return np.array(scores)
+    return np.array([move_score(pawns) for pawns in evals.evals_pawns.values()])
+
+
+def move_score(pawns: float) -> float:
+    """Return the win probability after a move of this eval, plus the bonus of a mate."""
+    bonus = 0.0
+    if abs(pawns) > MATE_THRESHOLD_PAWNS:
+        bonus = math.copysign(MATE_BONUS / max(1, round((1000 - abs(pawns)) * 100)), pawns)
+    return win_probability_of(pawns) + bonus
 
 
 # Cached, because the same evals occur again and again.
-_win_probability = lru_cache(maxsize=1 << 16)(win_probability)
+win_probability_of = lru_cache(maxsize=1 << 16)(win_probability)
+
+
+def square_ids(tokenizer: PreTrainedTokenizerFast) -> Tensor:
+    """Return (2, 64): token ids of the squares' names as the second and as the first square of a move."""
+    ids = tokenizer.get_vocab()
+    return torch.tensor([[ids[lead + name] for name in chess.SQUARE_NAMES] for lead in ("", " ")])
 
 
 def coarse(pawns: float) -> float:
@@ -107,9 +116,7 @@ class PolicyExamples:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._encode = Encoder(tokenizer)
         ids = tokenizer.get_vocab()
-        self.first_ids = torch.tensor([ids[" " + name] for name in chess.SQUARE_NAMES])
-        self.second_ids = torch.tensor([ids[name] for name in chess.SQUARE_NAMES])
-        self._first = {int(token) for token in self.first_ids}
+        self._first = set(square_ids(tokenizer)[1].tolist())
         self._markers = {ids[name]: name for name in ("M:", "E:", "B:")}
         self.end = tokenizer.eos_token_id
 
@@ -126,7 +133,7 @@ class PolicyExamples:
         moves, legal, move_values = np.zeros((3, len(squares), SQUARES), np.float32)
         np.add.at(moves, at, softmax(scores / TEMPERATURE).astype(np.float32))
         legal[at] = 1
-        wins = np.array([_win_probability(pawns) for pawns in evals.evals_pawns.values()])
+        wins = np.array([win_probability_of(pawns) for pawns in evals.evals_pawns.values()])
         np.maximum.at(move_values, at, (0.5 ** ((wins.max() - wins) / HALVING_LOSS)).astype(np.float32))
         attacks = attacks_of(chess.Board(evals.fen), squares)
         tokens = self._encode(render_policy_prompt(evals.fen))

@@ -6,15 +6,13 @@ average.
 """
 
 import math
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -22,9 +20,6 @@ from torch import Tensor
 
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.model.device import add_gradients, map_on_cores
-from rookworld_rlvr.provenance import digest
-from rookworld_rlvr.stockfish.move_evals import MoveEvals
-from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.saved_state import (
     Header,
     NotFiniteError,
@@ -34,20 +29,16 @@ from rookworld_rlvr.training.saved_state import (
     save_state,
 )
 
-from .data import Positions, mirrored
-from .environment_examples import EnvironmentExample, EnvironmentExamples, TransitionPool
+from .config import TrainingConfig
+from .drawing import Examples
 from .features import token_features
-from .losses import Losses, LossWeights
+from .losses import Losses
 from .model import ModelWithHeads, Shape, export, load_exported
-from .policy_examples import PolicyExample, PolicyExamples
-from .tokenizer import POSITIONS, build_tokenizer
+from .policy_examples import square_ids
+from .tokenizer import build_tokenizer
 
 # Options that may change when a training resumes; those of its length only until the decay begins.
 CHANGEABLE_ON_RESUME = ("save_every", "log_every", "steps", "decay_fraction")
-# Number of parts into which a task's examples in a step are split, by length, to be computed on several cores.
-PARTS = 2
-# Share of positions whose colours are exchanged.
-MIRRORED = 0.5
 # In the first steps the running average's decay is only step / (step + this), so that it forgets the first weights.
 AVERAGE_WARMUP = 20
 ADAM_BETAS = (0.9, 0.98)
@@ -55,66 +46,6 @@ MUON_WEIGHT_DECAY = 0.01
 MODEL_FOLDER = "model"
 
 
-@dataclass(slots=True)
-class TrainingConfig:
-    """Shape of the model, length of the training, and weights of the losses."""
-
-    layers: int = 6
-    width: int = 192
-    """Hidden size; a multiple of heads."""
-    heads: int = 6
-    board_layer: int = 5
-    """Number of layers before the heads on the board; at most `layers`."""
-    start: str = ""
-    """Folder of an exported model whose weights the training starts from; empty: random weights. An export has no
-    heads, so for `warmup_steps` only the heads are trained; the warm-up comes after that."""
-    steps: int = 16000
-    policy_examples: int = 40
-    """`P:` examples per step."""
-    environment_examples: int = 32
-    """`A:` examples per step."""
-    check_share: float = 0.15
-    """Share of the `P:` examples that are sampled from the positions in check."""
-    mate_share: float = 0.1
-    """Share of the `P:` examples that are sampled from the positions with exactly one mate in one."""
-    bf16: bool = True
-    """Compute matrix products in bfloat16. Slower on a CPU without bfloat16 units."""
-    muon_lr: float = 0.02
-    """Learning rate of Muon, for the matrices within the blocks."""
-    lr: float = 2e-3
-    """Learning rate of AdamW, for embeddings, norms and heads."""
-    warmup_steps: int = 100
-    decay_fraction: float = 0.3
-    """Fraction of the run, at its end, in which the learning rates fall to 0."""
-    average: float = 0.998
-    """Decay per step of the running average of the weights, which is exported; 0 exports the weights themselves."""
-    save_every: int = 200
-    """Steps between saves; an interrupted training resumes from the last one."""
-    log_every: int = 50
-    weights: LossWeights = field(default_factory=LossWeights)
-
-    def __post_init__(self) -> None:
-        counts = (self.layers, self.heads, self.steps, self.policy_examples, self.environment_examples)
-        if min(*counts, self.warmup_steps, self.save_every, self.log_every) < 1:
-            raise ValueError("training: expected counts of at least 1")
-        if self.width < 1 or self.width % self.heads:
-            raise ValueError("training: expected a width that is a multiple of heads")
-        if min(self.check_share, self.mate_share) < 0 or self.check_share + self.mate_share > 1:
-            raise ValueError("training: expected shares of at least 0 that add up to at most 1")
-        if not 1 <= self.board_layer <= self.layers:
-            raise ValueError(f"training.board_layer: expected 1 to {self.layers}, got {self.board_layer}")
-        if not 0 < self.lr < math.inf or not 0 < self.muon_lr < math.inf:
-            raise ValueError("training: expected learning rates above 0")
-        if not 0 <= self.average < 1 or not 0 <= self.decay_fraction <= 1:
-            raise ValueError("training: expected average from 0 to below 1 and decay_fraction from 0 to 1")
-
-    @property
-    def decay_at(self) -> float:
-        """Step at which the decay begins."""
-        return self.steps * (1 - self.decay_fraction)
-
-
-Row = TypeVar("Row", PolicyExample, EnvironmentExample)
 LossesOf = Callable[[Tensor], dict[str, Tensor]]
 """Function from the token embeddings (V, H) to the losses by name."""
 
@@ -126,13 +57,11 @@ class Training:
         torch.manual_seed(seed)
         self.config, self.seed, self.device, self.step = config, seed, device, 0
         self.tokenizer = build_tokenizer()
-        self._policy, self._environment = PolicyExamples(self.tokenizer), EnvironmentExamples(self.tokenizer)
         shape = Shape(config.layers, config.width, config.heads, config.board_layer)
         self.model = ModelWithHeads(shape, token_features(self.tokenizer)).to(device)
         if config.start:
             load_exported(self.model, config.start, self.tokenizer)
-        square_ids = torch.stack([self._policy.second_ids, self._policy.first_ids]).to(device)
-        self.losses = Losses(self.model, config.weights, square_ids, int(self.tokenizer.pad_token_id))
+        self.losses = Losses(self.model, config.weights, square_ids(self.tokenizer).to(device))
         self._others = self.model.other_parameters()
         self._optimizers: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.Muon(self.model.hidden_matrices(), lr=config.muon_lr, weight_decay=MUON_WEIGHT_DECAY),
@@ -140,16 +69,12 @@ class Training:
         )
         self.average = [parameter.detach().clone() for parameter in self.model.parameters()]
 
-    def run(self, positions: Positions, transitions: Sequence[Example], folder: Path) -> Iterator[dict[str, float]]:
-        """Train to the last step, saving into `folder`; yield step, mean losses by name and lr every log_every steps.
-
-        `positions` have a legal move, `transitions` are labelled `A:` rows; there is at least one of each.
-        """
-        header, sums, summed = self._header(positions, transitions), defaultdict[str, float](float), 0
-        pool = TransitionPool(transitions)
+    def run(self, examples: Examples, folder: Path) -> Iterator[dict[str, float]]:
+        """Train to the last step, saving into `folder`; yield step, mean losses and lr every log_every steps."""
+        header, sums, summed = self._header(examples), defaultdict[str, float](float), 0
         try:
             while self.step < self.config.steps:
-                for name, loss in self.train_step(positions, pool).items():
+                for name, loss in self.train_step(examples).items():
                     sums[name] += loss
                 summed += 1
                 last = self.step == self.config.steps
@@ -163,9 +88,9 @@ class Training:
         except NotFiniteError as error:
             raise gave_up(error, folder, self.step, "try smaller training.lr and training.muon_lr") from error
 
-    def resume(self, folder: Path, positions: Positions, transitions: Sequence[Example]) -> bool:
+    def resume(self, folder: Path, examples: Examples) -> bool:
         """Load the state in `folder`; return False if there is none. Raises UserError if it is of another training."""
-        state = read_state(folder, self._header(positions, transitions), self.device)
+        state = read_state(folder, self._header(examples), self.device)
         if state is None:
             return False
         self.model.load_state_dict(state["model"])
@@ -191,9 +116,9 @@ class Training:
         finally:
             self._set(current)
 
-    def train_step(self, positions: Positions, transitions: TransitionPool) -> dict[str, float]:
-        """Update the model once and return the losses by name. Only seed and step decide what is sampled."""
-        rng, config = random.Random(f"{self.seed}:{self.step}"), self.config
+    def train_step(self, examples: Examples) -> dict[str, float]:
+        """Update the model once and return the losses by name."""
+        config = self.config
         for optimizer, lr in zip(self._optimizers, (config.muon_lr, config.lr), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = lr * self._schedule()
@@ -202,8 +127,7 @@ class Training:
         summed_VH = self.model.embeddings()
         embeddings_VH = summed_VH.detach().requires_grad_()
         learned = [*self.model.parameters(), embeddings_VH]
-        parts = self._parts(rng, positions, transitions)
-        for part, gradients in map_on_cores(partial(self._gradients, learned), parts, self.device):
+        for part, gradients in map_on_cores(partial(self._gradients, learned), self._parts(examples), self.device):
             for name, loss in part.items():
                 losses[name] += loss
             add_gradients(learned, gradients)
@@ -244,24 +168,14 @@ class Training:
         warmed = self.step + 1 - (config.warmup_steps if config.start else 0)
         return min(1.0, warmed / config.warmup_steps) * left
 
-    def _parts(self, rng: random.Random, positions: Positions, transitions: TransitionPool) -> list[LossesOf]:
+    def _parts(self, examples: Examples) -> list[LossesOf]:
         """Return functions that compute the losses of a step, in parts that can be computed at the same time."""
         config = self.config
-        policy = _fitting_examples(lambda: self._policy.example(self._sample(rng, positions)), config.policy_examples)
-        environment = _fitting_examples(
-            lambda: self._environment.example(transitions.sample(rng)), config.environment_examples
-        )
+        policy, environment = examples.batches(self.step)
         return [
-            *(partial(self.losses.policy, rows, len(policy)) for rows in _by_length(policy)),
-            *(partial(self.losses.environment, rows, len(environment)) for rows in _by_length(environment)),
+            *(partial(self.losses.policy, batch, config.policy_examples) for batch in policy),
+            *(partial(self.losses.environment, batch, config.environment_examples) for batch in environment),
         ]
-
-    def _sample(self, rng: random.Random, positions: Positions) -> MoveEvals:
-        """Return a position, with colours exchanged half of the time."""
-        weights = self.config.check_share, self.config.mate_share
-        kinds = positions.checks or positions, positions.mates or positions, positions
-        evals = rng.choice(rng.choices(kinds, (*weights, 1 - sum(weights)))[0])
-        return mirrored(evals) if rng.random() < MIRRORED else evals
 
     def _gradients(
         self, learned: Sequence[Tensor], losses_of: LossesOf
@@ -284,13 +198,12 @@ class Training:
         for parameter, weight in zip(self.model.parameters(), weights, strict=True):
             parameter.copy_(weight)
 
-    def _header(self, positions: Positions, transitions: Sequence[Example]) -> Header:
+    def _header(self, examples: Examples) -> Header:
         """Return everything that decides the trained weights, except the kind of machine."""
         options = asdict(self.config)
         weights = {f"training.weights.{name}": value for name, value in options.pop("weights").items()}
         shown = {f"training.{name}": value for name, value in options.items() if name not in CHANGEABLE_ON_RESUME}
-        rows = digest([*positions.lines, *(row.prompt for row in transitions)])
-        return {"seed": self.seed, **shown, **weights, "data": rows}
+        return {"seed": self.seed, **shown, **weights, "data": examples.source}
 
     def _save(self, folder: Path, header: Header) -> None:
         """Write the model as a Hugging Face folder (bf16, half the size) and then the state to resume from."""
@@ -307,20 +220,3 @@ class Training:
         self.tokenizer.save_pretrained(folder / MODEL_FOLDER)
         # The state is written last, so that the model is complete if the state is that of the last step.
         save_state(folder, header, state)
-
-
-def _fitting_examples(make: Callable[[], Row], count: int) -> list[Row]:
-    """Return `count` examples that fit into the model's positions."""
-    rows: list[Row] = []
-    while len(rows) < count:
-        row = make()
-        if len(row.tokens) <= POSITIONS:
-            rows.append(row)
-    return rows
-
-
-def _by_length(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return PARTS lists of about equal size, shorter examples first."""
-    ordered = sorted(rows, key=lambda row: len(row.tokens))
-    cuts = [len(rows) * number // PARTS for number in range(PARTS + 1)]
-    return [ordered[begin:end] for begin, end in pairwise(cuts) if begin < end]

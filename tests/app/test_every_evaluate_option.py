@@ -80,6 +80,7 @@ OPTIONS = {
     "generator.kind": Option("vllm_server"),
     "generator.max_new_tokens": Option(3, ("model.path=tiny",), "passes"),
     "generator.batch_size": Option(1, ("evaluation.rows=2",), "passes"),
+    "generator.cuda_graph": Option(True),
     "generator.vllm.kv_cache_gib": Option(2.0, (), "engines"),
     "generator.vllm.gpu_memory_fraction": Option(0.5, (), "engines"),
     "generator.vllm.url": Option("http://127.0.0.1:2", SERVER, "server"),

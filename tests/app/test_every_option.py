@@ -107,6 +107,7 @@ OPTIONS: dict[str, Option] = {
     "generator.batch_size": Option(
         4, "forward_passes", ("data.tasks=[policy,environment:0]", "objective.prompts_per_step=4")
     ),
+    "generator.cuda_graph": Option(True),
     "generator.vllm.kv_cache_gib": Option(2.0, "engines"),
     "generator.vllm.gpu_memory_fraction": Option(0.5, "engines"),
     "generator.vllm.url": Option("http://127.0.0.1:2", "server", SERVER),

@@ -83,6 +83,34 @@ def test_step_waits_for_the_device_at_most_140_times(simulated: tuple[Path, list
     assert len(waits) == FIRST and all(0 < count <= MOST_WAITS_A_STEP for count in waits), waits
 
 
+def test_a_decode_step_that_can_be_captured_never_waits() -> None:
+    """A CUDA graph cannot contain a value that Python reads, nor a tensor that is left on the CPU."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(SIMULATED.parent)!r})\n"
+        "import torch, simulated\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "from rookworld_rlvr.rollout.decode_graph import GraphBatch, GraphGenerator\n"
+        "from rookworld_rlvr.rollout.generator import GeneratorConfig\n"
+        "simulated._register()\n"
+        "torch.__future__.set_swap_module_params_on_conversion(True)\n"
+        "sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, vocab_size=9)\n"
+        "model, step, waits = LlamaForCausalLM(LlamaConfig(**sizes)).eval(), GraphBatch._static_step, []\n"
+        "def counted(batch):\n"
+        "    before = simulated.Simulated.waits\n"
+        "    step(batch)\n"
+        "    waits.append(simulated.Simulated.waits - before)\n"
+        "GraphBatch._static_step = counted\n"
+        "with simulated.Simulated():\n"
+        "    generator = GraphGenerator(model.to('sim'), GeneratorConfig(max_new_tokens=9), eos_id=0, pad_id=1)\n"
+        "    [group] = generator.generate([(5, 6, 7)], group_size=4, temperature=1.0, seeds=[1])\n"
+        "assert waits == [0] * 8 and len(group) == 4, waits\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if "lacks the hook" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_tensor_left_on_the_cpu_raises() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(SIMULATED.parent)!r})\n"

@@ -29,11 +29,13 @@ from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.saved_state import NotFiniteError
-from tiny_model import training as training_module
+from tiny_model import drawing as drawing_module
+from tiny_model.config import TrainingConfig
 from tiny_model.data import Positions, load_data
-from tiny_model.environment_examples import TransitionPool
+from tiny_model.drawing import DrawnExamples
 from tiny_model.losses import LossWeights
-from tiny_model.training import Training, TrainingConfig
+from tiny_model.tokenizer import build_tokenizer
+from tiny_model.training import Training
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -72,15 +74,19 @@ def transitions(make_lines: Callable[[int, int], list[str]], tmp_path_factory: p
     return [row for row in read_corpus(file).examples if row.task == "environment"]
 
 
+def drawn(rows: list[Example], count: int, config: TrainingConfig = SMALL, seed: int = 3) -> DrawnExamples:
+    return DrawnExamples(config, seed, build_tokenizer(), positions(count), rows)
+
+
 def learn(folder: Path, rows: list[Example], config: TrainingConfig = SMALL) -> tuple[Training, list[dict[str, float]]]:
     folder.mkdir(exist_ok=True)
-    training, evaluated = Training(config, seed=3, device=CPU), positions(8)
-    training.resume(folder, evaluated, rows)
-    return training, list(training.run(evaluated, rows, folder))
+    training, examples = Training(config, seed=3, device=CPU), drawn(rows, 8, config)
+    training.resume(folder, examples)
+    return training, list(training.run(examples, folder))
 
 
 def one_step(config: TrainingConfig, rows: list[Example], count: int = 4) -> dict[str, float]:
-    return Training(config, seed=3, device=CPU).train_step(positions(count), TransitionPool(rows))
+    return Training(config, seed=3, device=CPU).train_step(drawn(rows, count, config))
 
 
 @pytest.mark.slow
@@ -102,11 +108,12 @@ def test_logged_losses_after_a_resume_are_means_of_the_steps_since(
 
     monkeypatch.setattr(Training, "train_step", step)
     config = replace(SMALL, steps=8, log_every=4, save_every=3)
+    examples = drawn(transitions, 4, config)
     for last in (3, 8):
         training = Training(config, seed=3, device=CPU)
-        assert training.resume(tmp_path, positions(4), transitions) == (last == 8)
+        assert training.resume(tmp_path, examples) == (last == 8)
         logged = []
-        for entry in training.run(positions(4), transitions, tmp_path):
+        for entry in training.run(examples, tmp_path):
             logged.append(entry)
             if last == 3:
                 break
@@ -131,7 +138,7 @@ class _Types(TorchDispatchMode):
 def test_bfloat16_is_used_only_with_the_bf16_option(transitions: list[Example], bf16: bool) -> None:
     training = Training(replace(SMALL, bf16=bf16), seed=3, device=CPU)
     with _Types() as types:
-        training.train_step(positions(4), TransitionPool(transitions))
+        training.train_step(drawn(transitions, 4))
     assert (torch.bfloat16 in types.seen) is bf16
 
 
@@ -143,10 +150,10 @@ def test_a_training_starts_from_an_exported_model(transitions: list[Example], tm
     # The exported weights are in bfloat16.
     assert torch.allclose(expected, logits, atol=0.05) and expected.std() > 0.1
     # During the warm-up only the heads are trained.
-    pool = TransitionPool(transitions)
+    examples = drawn(transitions, 8, seed=4)
     for step in range(SMALL.warmup_steps + 1):
         before = started.model.embeddings().detach().clone(), started.model.piece.weight.detach().clone()
-        started.train_step(positions(8), pool)
+        started.train_step(examples)
         assert torch.equal(before[0], started.model.embeddings()) == (step < SMALL.warmup_steps)
         assert not torch.equal(before[1], started.model.piece.weight)
     with pytest.raises(UserError, match=r"training\.start: expected vocabulary, width, inner width and layers .* got"):
@@ -182,7 +189,7 @@ def test_a_step_does_not_depend_on_its_threads_and_parts(
 
     def step(count: int, parts: int) -> tuple[dict[str, float], list[torch.Tensor]]:
         threads(count)
-        monkeypatch.setattr(training_module, "PARTS", parts)
+        monkeypatch.setattr(drawing_module, "PARTS", parts)
         training, gradients = Training(replace(SMALL, bf16=False), seed=3, device=CPU), dict[int, torch.Tensor]()
 
         def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -190,7 +197,7 @@ def test_a_step_does_not_depend_on_its_threads_and_parts(
                 gradients.update({id(each): each.grad.clone() for each in group["params"]})
 
         hook = register_optimizer_step_pre_hook(keep)
-        losses = training.train_step(positions(4), TransitionPool(transitions))
+        losses = training.train_step(drawn(transitions, 4))
         hook.remove()
         return losses, [gradients[id(parameter)] for parameter in training.model.parameters()]
 
@@ -219,14 +226,15 @@ def test_gradients_have_the_strides_of_their_parameters(transitions: list[Exampl
     assert other_strides == []
 
 
-def test_check_and_mate_positions_are_sampled_by_their_shares() -> None:
+def test_check_and_mate_positions_are_sampled_by_their_shares(transitions: list[Example]) -> None:
     check, mate, two_mates = "4k3/8/8/8/8/8/4r3/4K3 w - - 0 1", FEN, "6k1/5ppp/8/8/8/8/8/RR5K w - - 0 1"
     evals = {check: {"e1e2": 5.0}, mate: {"a1a8": 999.99}, two_mates: {"a1a8": 999.99, "b1b8": 999.99}}
     rare = [render_move_evals(MoveEvals(fen, "test", moves)) for fen, moves in evals.items()]
     data = Positions([*positions(200).lines, *rare])
     assert [row.fen for row in data.checks][-1] == check and [row.fen for row in data.mates] == [mate]
-    training, rng = Training(replace(SMALL, check_share=0.3, mate_share=0.2), seed=3, device=CPU), random.Random(0)
-    boards = [chess.Board(training._sample(rng, data).fen) for _ in range(1000)]
+    config, rng = replace(SMALL, check_share=0.3, mate_share=0.2), random.Random(0)
+    examples = DrawnExamples(config, 3, build_tokenizer(), data, transitions)
+    boards = [chess.Board(examples.sample(rng).fen) for _ in range(1000)]
     assert sum(board.is_check() for board in boards) / 1000 == pytest.approx(0.3, abs=0.06)
     kings = sum(len(board.piece_map()) == len(chess.Board(mate).piece_map()) for board in boards)
     assert kings / 1000 == pytest.approx(0.2, abs=0.06)
@@ -243,12 +251,12 @@ def test_longer_run_resumes_only_from_before_its_decay(transitions: list[Example
 def test_state_of_another_training_is_refused_with_the_difference(transitions: list[Example], tmp_path: Path) -> None:
     learn(tmp_path / "out", transitions)
     with pytest.raises(UserError, match="seed: expected 3"):
-        Training(SMALL, seed=4, device=CPU).resume(tmp_path / "out", positions(8), transitions)
+        Training(SMALL, seed=4, device=CPU).resume(tmp_path / "out", drawn(transitions, 8))
     with pytest.raises(UserError, match="data: expected"):
-        Training(SMALL, seed=3, device=CPU).resume(tmp_path / "out", positions(7), transitions)
+        Training(SMALL, seed=3, device=CPU).resume(tmp_path / "out", drawn(transitions, 7))
     lighter = replace(SMALL, weights=LossWeights(legal=0.01))
     with pytest.raises(UserError, match=r"training\.weights\.legal: expected 0\.02"):
-        Training(lighter, seed=3, device=CPU).resume(tmp_path / "out", positions(8), transitions)
+        Training(lighter, seed=3, device=CPU).resume(tmp_path / "out", drawn(transitions, 8))
 
 
 def test_exported_recipe_model_loads_with_auto_classes(transitions: list[Example], tmp_path: Path) -> None:
@@ -392,7 +400,7 @@ def test_recipe_stops_at_a_loss_that_is_not_finite_and_keeps_its_last_state(
     training.config = replace(SMALL, steps=3)
     next(training.model.parameters()).data.fill_(torch.nan)
     with pytest.raises(TrainingGaveUpError, match=r"^after 2 steps: expected finite losses, got nan as .*kept in "):
-        list(training.run(positions(4), transitions, tmp_path))
+        list(training.run(drawn(transitions, 4), tmp_path))
     with pytest.raises(NotFiniteError, match=r"^expected finite numbers to save, got others in state\.model\."):
         training._save(tmp_path, {})
     assert (tmp_path / "training_state.pt").read_bytes() == state

@@ -207,7 +207,7 @@ def test_prompt_must_leave_room_for_at_least_one_token(engine: Engine, policy: P
         ({"temperature": 0.0}, "expected above 0, got 0.0"),
         ({"temperature": float("nan")}, "expected above 0, got nan"),
         ({"max_new_tokens": -1}, "from 0"),
-        ({"batch_size": 0}, "batch_size from 1"),
+        ({"batch_size": -1}, "batch_size from 0"),
     ],
 )
 def test_invalid_generator_options_are_refused(changes: dict[str, float], message: str) -> None:

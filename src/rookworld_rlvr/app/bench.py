@@ -25,6 +25,7 @@ from ..model.device import device_name, synchronise
 from ..model.policy import Policy
 from ..rollout.generator import GeneratorKind
 from ..training.memory import peak_memory_gib, step_peak_gib
+from ..training.optim import micro_batch_size
 from ..training.state import StepContext
 from ..training.step import grpo_step
 from .build import build_unsaved_run
@@ -106,7 +107,7 @@ def machine(config: BenchRunConfig, policy: Policy) -> dict[str, Any]:
         "prompts": config.objective.prompts_per_step,
         "group_size": config.objective.group_size,
         "max_new_tokens": config.generator.max_new_tokens,
-        "micro_batch_size": config.optim.micro_batch_size,
+        "micro_batch_size": micro_batch_size(config.optim, policy.model, policy.device),
     }
 
 

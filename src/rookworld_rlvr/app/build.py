@@ -120,6 +120,8 @@ def _build(config: RunConfig, device: torch.device, world: World) -> Run:
     if in_shards:
         require_sharding()
         require_no_adapter(config.model.lora)
+        if config.generator.cuda_graph:
+            raise UserError("generator.cuda_graph: expected distributed=ddp, got fsdp2, which moves the weights")
     policy = load_policy(config.model, device, config.precision)
     if config.objective.all_moves_coef > 0:
         with prefixed("objective.all_moves_coef", ValueError):

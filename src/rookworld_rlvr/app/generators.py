@@ -10,6 +10,7 @@ from ..errors import UserError, prefixed
 from ..model.device import Precision, is_accelerator
 from ..model.policy import Policy
 from ..model.world import World
+from ..rollout.decode_graph import GraphGenerator
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
 from ..rollout.hf_generator import HFGenerator
 from ..rollout.native_generator import NativeGenerator
@@ -23,6 +24,9 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
 
     `world` is needed if several ranks sample together.
     """
+    if config.cuda_graph and (config.kind is not GeneratorKind.native or policy.device.type != "cuda"):
+        got = f"generator.kind={config.kind} on {policy.device.type}"
+        raise UserError(f"generator.cuda_graph: expected generator.kind=native on a CUDA device, got {got}")
     if config.kind in VLLM:
         return _vllm_generator(policy, config, world)
     ids = {"eos_id": int(policy.tokenizer.eos_token_id), "pad_id": policy.pad_id}
@@ -35,7 +39,8 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
         )
     # On a CPU a pass has few tokens, so bf16's casts cost more time than its products save (dev/log.md, entry 7).
     autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
-    return NativeGenerator(policy.model, config, **ids, autocast=autocast)
+    kind = GraphGenerator if config.cuda_graph else NativeGenerator
+    return kind(policy.model, config, **ids, autocast=autocast)
 
 
 def config_for_second_model(config: GeneratorBaseConfig) -> GeneratorBaseConfig:

@@ -1,5 +1,6 @@
 """Devices: everything that differs between a CPU and an accelerator, and the use of a CPU's cores."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -104,6 +105,14 @@ def release_memory(device: torch.device) -> None:
     """Free the memory that an accelerator's allocator holds in reserve."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def free_bytes(device: torch.device) -> float:
+    """Return the memory of an accelerator that new tensors can take; infinity for one that does not report it."""
+    if device.type != "cuda":
+        return math.inf
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def random_states() -> list[Tensor]:

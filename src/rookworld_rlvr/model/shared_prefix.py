@@ -110,15 +110,18 @@ def attend_prompts(query_PHLD: Tensor, key_PKLD: Tensor, value_PKLD: Tensor, sca
 
 
 def attend_shared(
-    query_PGHTD: Tensor, prefix: tuple[Tensor, Tensor, Tensor], own: tuple[Tensor, Tensor], scaling: float
+    query_PGHTD: Tensor,
+    prefix: tuple[Tensor, Tensor, Tensor],
+    own: tuple[Tensor, Tensor, Tensor | None],
+    scaling: float,
 ) -> Tensor:
     """Return the attention of each completion to its group's prompt and to itself, (P, G, T, H, D).
 
     `prefix` is keys and values (P, K, L, D) and a bias that broadcasts to (P, K, G, H/K, T, L): 0 if a key is seen,
-    -inf otherwise. `own` is keys and values (P, K, G, S, D), all of which are seen.
+    -inf otherwise. `own` is keys and values (P, K, G, S, D) and a bias (S,); None if all of them are seen.
     """
     prefix_keys, prefix_values, prefix_bias = prefix
-    own_keys, own_values = own
+    own_keys, own_values, own_bias = own
     groups, size, heads, length, width = query_PGHTD.shape
     key_heads, seen = prefix_keys.shape[1:3]
     repeats = heads // key_heads
@@ -126,7 +129,8 @@ def attend_shared(
     of_prefix = query.reshape(groups, key_heads, -1, width) @ prefix_keys.transpose(-1, -2)
     of_own = query.reshape(groups, key_heads, size, -1, width) @ own_keys.transpose(-1, -2)
     shape = (groups, key_heads, size, repeats, length)
-    scores = torch.cat([of_prefix.view(*shape, -1) + prefix_bias, of_own.view(*shape, -1)], -1)
+    of_own = of_own.view(*shape, -1) if own_bias is None else of_own.view(*shape, -1) + own_bias
+    scores = torch.cat([of_prefix.view(*shape, -1) + prefix_bias, of_own], -1)
     weights = (scores * scaling).softmax(-1).to(own_values.dtype)
     from_prefix = weights[..., :seen].reshape(groups, key_heads, -1, seen) @ prefix_values
     from_own = weights[..., seen:].reshape(groups, key_heads, size, repeats * length, -1) @ own_values

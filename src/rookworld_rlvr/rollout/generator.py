@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import UserError
 from ..model.batch import similar_lengths
+from ..model.device import free_bytes, is_accelerator
 from ..model.policy import evaluation_mode
 from ..model.weights import checksum
 from .sampling import uniform_numbers
@@ -39,13 +41,17 @@ class GeneratorBaseConfig:
     max_new_tokens: int = 0
     """Maximum number of tokens of a completion. A longer one is truncated, counted as such and scored as it is. 0: the
     most that a task of `data.tasks` asks for, 144 for the policy and the environment task."""
-    batch_size: int = 128
-    """Number of completions generated at a time; memory grows with it."""
+    batch_size: int = 0
+    """Number of completions generated at a time; memory grows with it. 0: automatic, on an accelerator all that are
+    asked for together, as far as half of the free memory allows, and 128 on a CPU or with vLLM."""
+    cuda_graph: bool = False
+    """Run the decode steps of the `native` engine as CUDA graphs, which need no launch of each kernel. Experimental:
+    not measured on a GPU yet; see docs/scaling.md."""
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 0 or self.batch_size < 1:
-            raise ValueError("generator: expected max_new_tokens from 0 and batch_size from 1")
+        if self.max_new_tokens < 0 or self.batch_size < 0:
+            raise ValueError("generator: expected max_new_tokens and batch_size from 0")
 
 
 @dataclass(slots=True)
@@ -80,6 +86,15 @@ Completions = list[list[SampledCompletion]]
 """The completions of each prompt, in the prompts' order."""
 
 
+# Number of completions at a time on a CPU and with vLLM if none is configured.
+BATCH_SIZE = 128
+# Share of an accelerator's free memory that an automatic batch is computed to need at most.
+MEMORY_SHARE = 0.5
+# Numbers in float32 that a pass is taken to hold at a time, with room for copies: per score of attention, per unit of
+# the hidden size of a prompt's token, and per logit.
+HELD_SCORES, HELD_STATES, HELD_LOGITS = 4, 16, 8
+
+
 class GeneratorError(RuntimeError):
     """Failure of a generator: it returned no completions, or does not sample from the trainer's weights."""
 
@@ -102,6 +117,20 @@ def until_end(tokens: Sequence[int], logprobs: Sequence[float], eos_id: int) -> 
     finished = eos_id in tokens
     length = tokens.index(eos_id) + 1 if finished else len(tokens)
     return SampledCompletion(tuple(tokens[:length]), tuple(logprobs[:length]), finished)
+
+
+def group_bytes(config: Any, length: int, *, new_tokens: int, group_size: int, prompts: int) -> int:
+    """Return about how much memory the sampling of a group takes, in bytes, by a generous estimate from shapes.
+
+    `config` is a transformers config, `length` the number of tokens of the prompt, which is computed `prompts` times.
+    """
+    heads = config.num_attention_heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    cache = 2 * config.num_hidden_layers * key_heads * width
+    of_prompt = length * (cache + HELD_STATES * config.hidden_size) + HELD_SCORES * heads * length**2
+    of_completion = new_tokens * cache + HELD_SCORES * heads * (length + new_tokens) + HELD_LOGITS * config.vocab_size
+    return int(torch.float32.itemsize * (prompts * of_prompt + group_size * of_completion))
 
 
 class Generator(Protocol):
@@ -127,6 +156,9 @@ class Generator(Protocol):
 
 class TrainerModelGenerator(ABC):
     """Generator that samples from the trainer's own model in evaluation mode; `sync` copies nothing."""
+
+    _shares_prompts = False
+    """True if a prompt is computed once for its group."""
 
     def __init__(
         self,
@@ -154,8 +186,8 @@ class TrainerModelGenerator(ABC):
         require_seeds(seeds, prompts, temperature)
         limit = self._config.max_new_tokens if temperature else 0
         groups: Completions = [[] for _ in prompts]
-        size = max(1, self._config.batch_size // group_size)
         device = next(self._model.parameters()).device
+        size = self._groups_at_a_time(prompts, group_size, device)
         with evaluation_mode(self._model):
             for chosen in similar_lengths([len(prompt) for prompt in prompts], size, self._most_padding(prompts)):
                 own = [seeds[i] for i in chosen] if temperature else [0] * len(chosen)
@@ -164,6 +196,22 @@ class TrainerModelGenerator(ABC):
                 for row, i in enumerate(chosen):
                     groups[i] = completions[row * group_size : (row + 1) * group_size]
         return groups
+
+    def _groups_at_a_time(self, prompts: Prompts, group_size: int, device: torch.device) -> int:
+        """Return the number of prompts that are sampled together: as configured, or as many as memory allows."""
+        if self._config.batch_size or not is_accelerator(device):
+            return max(1, (self._config.batch_size or BATCH_SIZE) // group_size)
+        config = self._model.config.get_text_config()
+        if not all(hasattr(config, name) for name in ("num_attention_heads", "num_hidden_layers", "hidden_size")):
+            return max(1, BATCH_SIZE // group_size)
+        needed = group_bytes(
+            config,
+            max(map(len, prompts), default=0),
+            new_tokens=self._config.max_new_tokens,
+            group_size=group_size,
+            prompts=1 if self._shares_prompts else group_size,
+        )
+        return max(1, int(min(len(prompts), MEMORY_SHARE * free_bytes(device) / needed)))
 
     @property
     def _positions(self) -> int:

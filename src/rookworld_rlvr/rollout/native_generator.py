@@ -34,11 +34,11 @@ PAGE = 48
 
 
 @dataclass(slots=True)
-class _Rows:
+class Rows:
     """The completions in the batch, group by group."""
 
     ids_B: Tensor
-    """Row of each completion in the tensors of all completions, see `_Batch`."""
+    """Row of each completion in the tensors of all completions, see `DecodeBatch`."""
     prompt_lengths_B: Tensor
     newest_B: Tensor
     """The token drawn last."""
@@ -53,6 +53,8 @@ class _Rows:
 class NativeGenerator(TrainerModelGenerator):
     """Our own generator, see `Generator`. The model must be able to share prompts, see `Policy.shares`."""
 
+    _shares_prompts = True
+
     def _most_padding(self, _prompts: Prompts) -> int:
         return MOST_PADDING
 
@@ -63,7 +65,7 @@ class NativeGenerator(TrainerModelGenerator):
         @torch.no_grad()
         def complete(part: slice) -> list[SampledCompletion]:
             with self._autocast(), sharing(self._model):
-                return _Batch(self, temperature, top_k).complete(prompts[part], uniform_PGT[part])
+                return self._batch(temperature, top_k).complete(prompts[part], uniform_PGT[part])
 
         enough = max(1, len(prompts) * group_size // ROWS_PER_CORE)
         # Threads cannot share a sharded model, whose gathered weights the first pass to end would free.
@@ -72,8 +74,11 @@ class NativeGenerator(TrainerModelGenerator):
         parts = map_on_cores(complete, [slice(*ends) for ends in pairwise(bounds)], device)
         return [completion for part in parts for completion in part]
 
+    def _batch(self, temperature: float, top_k: int) -> "DecodeBatch":
+        return DecodeBatch(self, temperature, top_k)
 
-class _Batch:
+
+class DecodeBatch:
     """Completions that are generated together.
 
     A row is a completion that still grows; its `ids_B` is its place in `_tokens_BT`, `_logprobs_BT`, `_counts_B` (its
@@ -115,40 +120,52 @@ class _Batch:
         self._logprobs_BT = torch.zeros(rows, self._limit, device=self._device)
         self._uniform_BT = uniform_PGT.flatten(0, 1)
         self._counts_B = torch.zeros(rows, dtype=torch.long, device=self._device)
-        self._rows = _Rows(
+        self._rows = Rows(
             ids_B=torch.arange(rows, device=self._device),
             prompt_lengths_B=lengths_P.repeat_interleave(group_size),
             newest_B=torch.zeros(rows, dtype=torch.long, device=self._device),
             growing_B=torch.ones(rows, dtype=torch.bool, device=self._device),
         )
-        self._layout = GroupLayout(layout, attention_PL.bool(), group_size=group_size, slots=self._limit)
-        self._draw(last_PE.repeat_interleave(group_size, 0))
+        self._layout = self._group_layout(layout, attention_PL.bool(), group_size)
+        self._draw(last_PE.repeat_interleave(group_size, 0), 0)
+        self._drawn = 1
+        self._count()
+
+    def _group_layout(self, prompts: "PromptLayout", real_PL: Tensor, group_size: int) -> "GroupLayout":
+        return GroupLayout(prompts, real_PL, group_size=group_size, slots=self._limit)
 
     def _advance(self) -> None:
-        """Run the model over each row's newest token, and draw the next one."""
-        slot = self._drawn - 1
-        self._layout.write_to(slot)
-        positions_B = (self._rows.prompt_lengths_B + slot).clamp(max=self._positions - 1)
-        states_B1E = states(self._model, self._rows.newest_B[:, None], positions_B[:, None], self._layout)
-        self._draw(states_B1E.squeeze(1))
+        """Draw the next token of each row."""
+        self._layout.write_to(self._drawn - 1)
+        self._step(self._drawn)
+        self._drawn += 1
+        self._count()
 
-    def _draw(self, states_BE: Tensor) -> None:
+    def _step(self, drawn: int | Tensor) -> None:
+        """Run the model over each row's newest token, and draw the next one.
+
+        `drawn` is the number of tokens drawn so far, also as a tensor (1,). All results are written in place.
+        """
+        positions_B = (self._rows.prompt_lengths_B + (drawn - 1)).clamp(max=self._positions - 1)
+        states_B1E = states(self._model, self._rows.newest_B[:, None], positions_B[:, None], self._layout)
+        self._draw(states_B1E.squeeze(1), drawn)
+
+    def _draw(self, states_BE: Tensor, drawn: int | Tensor) -> None:
         """Draw the token that follows each row's state, each with its own number, and add it to the row."""
         rows = self._rows
         logits_BV = self._model.get_output_embeddings()(states_BE).float()
         logprobs_BV = torch.log_softmax(logits_BV / (self._temperature or 1.0), -1)
         if self._temperature:
-            uniform_B = self._uniform_BT[rows.ids_B, self._drawn]
-            rows.newest_B = inverse_cdf(top_k_logprobs(logprobs_BV, self._top_k), uniform_B)
+            uniform_B = self._uniform_BT[rows.ids_B, drawn]
+            drawn_B = inverse_cdf(top_k_logprobs(logprobs_BV, self._top_k), uniform_B)
         else:
-            rows.newest_B = logprobs_BV.argmax(-1)
-        self._tokens_BT[rows.ids_B, self._drawn] = rows.newest_B
-        self._logprobs_BT[rows.ids_B, self._drawn] = logprobs_BV.gather(-1, rows.newest_B[:, None]).squeeze(-1)
+            drawn_B = logprobs_BV.argmax(-1)
+        rows.newest_B.copy_(drawn_B)
+        self._tokens_BT[rows.ids_B, drawn] = drawn_B
+        self._logprobs_BT[rows.ids_B, drawn] = logprobs_BV.gather(-1, drawn_B[:, None]).squeeze(-1)
         self._counts_B[rows.ids_B] += rows.growing_B
-        self._drawn += 1
         room_B = (self._positions - rows.prompt_lengths_B).clamp(max=self._limit)
-        rows.growing_B = rows.growing_B & (rows.newest_B != self._eos_id) & (self._drawn < room_B)
-        self._count()
+        rows.growing_B &= (drawn_B != self._eos_id) & (drawn + 1 < room_B)
 
     def _count(self) -> None:
         """Count the growing rows, the groups that have one, and the most in a group, in one transfer from the device.
@@ -161,15 +178,20 @@ class _Batch:
 
     def _compact(self) -> None:
         """Drop groups that have ended, and shrink the others to the largest number of growing rows in a group."""
-        growing_PG, size = self._rows.growing_B.view(self._layout.groups, self._layout.group_size), self._most_growing
-        if not 0 < self._growing_groups * size <= COMPACT_BELOW * growing_PG.numel():
+        growing_PG = self._rows.growing_B.view(self._layout.groups, self._layout.group_size)
+        groups, size = self._needed()
+        if not 0 < groups * size <= COMPACT_BELOW * growing_PG.numel():
             return
-        groups_P = growing_PG.any(1).nonzero().squeeze(1)
+        # Growing groups and rows first, each in their order.
+        groups_P = growing_PG.any(1).int().argsort(descending=True, stable=True)[:groups]
         rows_PG = growing_PG[groups_P].int().argsort(dim=1, descending=True, stable=True)[:, :size]
         rows = (groups_P[:, None] * self._layout.group_size + rows_PG).flatten()
         self._layout.keep(groups_P, rows_PG)
         self._rows.keep(rows)
-        self._count()
+
+    def _needed(self) -> tuple[int, int]:
+        """Return the number of groups, and of rows in each, that hold all growing rows; 0 if no row grows."""
+        return self._growing_groups, self._most_growing
 
     def _completions(self) -> list[SampledCompletion]:
         columns = [values.tolist() for values in (self._tokens_BT, self._logprobs_BT, self._counts_B)]
@@ -199,9 +221,16 @@ class GroupLayout:
     Slots are numbered from a completion's first token. A token sees its prompt and the slots up to its own.
     """
 
-    def __init__(self, prompts: PromptLayout, real_PL: Tensor, *, group_size: int, slots: int) -> None:
+    _own_bias: Tensor | None = None
+    """Bias (S,) that hides slots; None if all of them are seen."""
+
+    def __init__(
+        self, prompts: PromptLayout, real_PL: Tensor, *, group_size: int, slots: int, first_slots: int = PAGE
+    ) -> None:
+        """Make buffers of `first_slots` slots at first, which grow to at most `slots`."""
         self.groups, self.group_size, self._most_slots = len(real_PL), group_size, slots
-        self._slots, self._used = min(PAGE, slots), 0
+        self._slots, self.used = min(first_slots, slots), 0
+        """Number of slots in the buffers, and of those that are filled."""
         self._prompt_keys, self._prompt_values = prompts.keys_PKLD, prompts.values_PKLD
         self._prompt_bias = attention_bias(real_PL)[:, None, None, None, None, :]
         groups, key_heads, _, width = prompts.keys_PKLD[0].shape
@@ -214,19 +243,19 @@ class GroupLayout:
         if slot >= self._slots:
             self._slots = min(self._slots + PAGE, self._most_slots)
             self._resize_buffers(lambda filled: filled)
-        self._used, self._call = slot + 1, 0
+        self.used, self._call = slot + 1, 0
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         call, self._call = self._call, self._call + 1
         keys, values = self._write(self._keys[call], key), self._write(self._values[call], value)
         prompt = (self._prompt_keys[call], self._prompt_values[call], self._prompt_bias)
         grouped = query.view(self.groups, self.group_size, *query.shape[1:])
-        return attend_shared(grouped, prompt, (keys, values), scaling).flatten(0, 1)
+        return attend_shared(grouped, prompt, (keys, values, self._own_bias), scaling).flatten(0, 1)
 
     def _write(self, buffer: Tensor, new_BKTD: Tensor) -> Tensor:
         new = new_BKTD.unflatten(0, (self.groups, self.group_size)).transpose(1, 2)
-        buffer[..., self._used - 1 : self._used, :] = new
-        return buffer[..., : self._used, :]
+        buffer[..., self.used - 1 : self.used, :] = new
+        return buffer[..., : self.used, :]
 
     def keep(self, groups_P: Tensor, rows_PG: Tensor) -> None:
         """Keep only these completions of these groups and free the memory of the others."""
@@ -240,5 +269,5 @@ class GroupLayout:
         """Copy the selected cache entries (P, K, G, S, D) into resized buffers."""
         for buffers in (self._keys, self._values):
             for layer, buffer in enumerate(buffers):
-                kept = chosen(buffer[..., : self._used, :])
-                buffers[layer] = F.pad(kept, (0, 0, 0, self._slots - self._used))
+                kept = chosen(buffer[..., : self.used, :])
+                buffers[layer] = F.pad(kept, (0, 0, 0, self._slots - self.used))

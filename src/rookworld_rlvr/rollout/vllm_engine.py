@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.device import is_accelerator
-from .generator import Completions, GeneratorBaseConfig, GeneratorError, Prompts, VLLMBase, until_end
+from .generator import BATCH_SIZE, Completions, GeneratorBaseConfig, GeneratorError, Prompts, VLLMBase, until_end
 from .vllm_config import ENVIRONMENT, engine_arguments
 from .vllm_weights import expected_weights, require_weights, sent_weights
 
@@ -104,7 +104,7 @@ class VLLMGenerator(VLLMBase):
             arguments = engine_arguments(
                 folder,
                 config.vllm,
-                batch_size=config.batch_size,
+                batch_size=config.batch_size or BATCH_SIZE,
                 accelerated=accelerated,
                 dtype=dtype,
                 sleeps=accelerated,

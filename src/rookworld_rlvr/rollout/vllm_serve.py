@@ -29,7 +29,7 @@ from safetensors.torch import load
 from ..errors import BAD_INPUT
 from ..model.device import Device, is_accelerator, select_device
 from ..model.loading import TINY, tiny_model_folder
-from .generator import GeneratorConfig, GeneratorError
+from .generator import BATCH_SIZE, GeneratorError
 from .vllm_config import VLLMConfig, engine_arguments
 from .vllm_engine import Engine
 
@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="whom to listen to (default: this machine alone)")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--precision", choices=DTYPES, default="bf16", help="that of the run")
-    parser.add_argument("--batch-size", type=int, default=GeneratorConfig().batch_size)
+    parser.add_argument("--batch-size", type=int, default=BATCH_SIZE)
     parser.add_argument("--kv-cache-gib", type=float, default=defaults.kv_cache_gib, help="on a CPU")
     parser.add_argument("--gpu-memory-fraction", type=float, default=defaults.gpu_memory_fraction, help="on CUDA")
     return parser

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..model.device import is_accelerator
+
 # Decays of AdamW's moments. A second moment of 100 steps, in place of AdamW's 1,000, because a run has only hundreds.
 BETAS = (0.9, 0.99)
+# Number of parameters below which automatic micro-batches are larger on an accelerator.
+SMALL_MODEL = 32_000_000
 
 
 @dataclass(slots=True)
@@ -25,17 +29,28 @@ class OptimConfig:
     """Decoupled weight decay of AdamW."""
     max_grad_norm: float = 1.0
     """Largest norm of the gradient. A larger gradient is scaled down to it."""
-    micro_batch_size: int = 64
+    micro_batch_size: int = 0
     """Maximum number of completions per forward and backward pass, ideally a multiple of objective.group_size. Memory
-    grows with it; results do not change. On a CPU a pass has fewer, but at least 16, if a core would otherwise idle."""
+    grows with it; results do not change. On a CPU a pass has fewer, but at least 16, if a core would otherwise idle.
+    0: automatic, 256 for a model of less than 32 million parameters on an accelerator, otherwise 64."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.lr < math.inf or not 0 <= self.min_lr_fraction <= 1:
             raise ValueError(f"optim: expected lr from 0 up and min_lr_fraction in [0, 1], got {self}")
-        if self.micro_batch_size < 1 or self.warmup_steps < 0 or not self.max_grad_norm > 0:
-            raise ValueError("optim: expected micro_batch_size from 1, warmup_steps from 0, max_grad_norm above 0")
+        if min(self.micro_batch_size, self.warmup_steps) < 0 or not self.max_grad_norm > 0:
+            raise ValueError("optim: expected micro_batch_size and warmup_steps from 0, max_grad_norm above 0")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"optim.weight_decay: expected a finite number from 0 up, got {self.weight_decay}")
+
+
+def micro_batch_size(config: OptimConfig, model: nn.Module, device: torch.device) -> int:
+    """Return the configured maximum number of completions per pass, or the automatic one.
+
+    That depends on the model alone, because all ranks must divide a batch alike. A small model leaves an accelerator
+    idle with fewer; memory that runs out all the same halves it.
+    """
+    small = is_accelerator(device) and sum(weight.numel() for weight in model.parameters()) < SMALL_MODEL
+    return config.micro_batch_size or (256 if small else 64)
 
 
 def make_optimizer(

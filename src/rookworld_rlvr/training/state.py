@@ -22,7 +22,7 @@ from ..stability.recovery import RecoveryConfig, RecoveryState
 from ..stability.reference import References
 from .collection import Sampler
 from .loss import TokenTotals
-from .optim import OptimConfig
+from .optim import OptimConfig, micro_batch_size
 
 
 class StepConfig(Protocol):
@@ -64,7 +64,8 @@ class StepContext:
     @property
     def micro_batch_size(self) -> int:
         """Maximum number of completions per pass: the configured number, halved each time that memory ran out."""
-        return max(1, self.config.optim.micro_batch_size >> self.recovery.halvings)
+        size = micro_batch_size(self.config.optim, self.policy.model, self.policy.device)
+        return max(1, size >> self.recovery.halvings)
 
     def averaged_policy(self) -> AbstractContextManager[None]:
         """Return a context in which the policy has the averaged weights that a run evaluates and saves.
