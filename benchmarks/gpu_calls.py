@@ -180,7 +180,7 @@ def start(place: Place) -> list[Part]:
     small = ["quick", "rows=40", "seed=0", "processes=1", "threads=1", "device=cpu", "evaluation_rows=2"]
     folder = place.work / "dry_examples" if place.dry else CARRY / EXAMPLES
     options, seconds = (small, 2) if place.dry else ([*START, f"seed={SEED}", "evaluation_rows=1024"], 200)
-    # Unpacking and reading 160,000 rows twice 60 s, 200 s of training, saving 10 s, evaluation 40 s.
+    # Reading the examples twice and imports 60 s, 200 s of training, saving 10 s, evaluation 40 s.
     command = probe("start", "--folder", "{out}", "--data", str(folder), "--seconds", f"{seconds}")
     train = Part(
         "recipe, 25M",

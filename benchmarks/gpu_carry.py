@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -38,7 +37,7 @@ PYTHON, PLATFORMS = "3.12", [f"manylinux_2_{minor}_x86_64" for minor in (28, 27,
 # About half of SmolLM2's wheel: a part, the repository and the other wheels stay below the limit.
 MODEL_PART_MIB = 47
 MANIFEST = "parts.json"
-EXAMPLES_FILE, DATA_FILE = "examples.npz", "data.tar.xz"
+EXAMPLES_FILE = "examples.npz"
 # 160,000 positions take about 11 minutes on two quiet cores.
 ROWS, SEED = 160_000, 1
 # The training of the call `start`: 25M weights, so that the model in bf16 comes back in four files of 16 MiB, and more
@@ -164,31 +163,18 @@ def prepare_wheels(folder: Path) -> None:
 
 
 def prepare_examples(folder: Path) -> None:
-    """Make what the recipe trains on, for `START`; see `make_examples`."""
+    """Make the examples of the recipe for `START`."""
     make_examples(folder, [*START, f"rows={ROWS}", f"seed={SEED}", f"processes={os.cpu_count() or 1}"])
 
 
 def make_examples(folder: Path, options: Sequence[str]) -> None:
-    """Make the examples of all steps with these options of the recipe, in one file, by Stockfish.
-
-    A recipe that cannot make examples ahead gets its data as an archive, and makes them in each step.
-    """
+    """Make the examples of all steps with these options of the recipe, in one file, by Stockfish."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "recipes"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths.rstrip(os.pathsep)}
     with tempfile.TemporaryDirectory() as temporary:
-        if (ROOT / "recipes/tiny_model/make_examples.py").exists():
-            packed = folder / EXAMPLES_FILE
-            command = ["-m", "tiny_model.make_examples", temporary, *options, f"examples={packed}"]
-            subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=True)
-            return
-        given = dict(word.split("=", 1) for word in options if "=" in word)
-        data = Path(temporary) / "data"
-        command = ["-m", "rookworld_rlvr", "data", "generate", "--out", str(data)]
-        command += [word for name in ("rows", "seed", "processes") for word in (f"--{name}", given[name])]
+        command = ["-m", "tiny_model.make_examples", temporary, *options, f"examples={folder / EXAMPLES_FILE}"]
         subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=True)
-        with tarfile.open(folder / DATA_FILE, "w:xz") as archive:
-            archive.add(data, "data")
 
 
 def prepare_chat_model(folder: Path) -> None:

@@ -32,7 +32,7 @@ import roofline
 import torch
 from gpt2_memory import save_random_model
 from gpu_calls import BACK_MIB
-from gpu_carry import DATA_FILE, EXAMPLES_FILE, split
+from gpu_carry import EXAMPLES_FILE, split
 
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.model.device import (
@@ -158,13 +158,7 @@ def start(folder: Path, data: Path, seconds: float, options: Sequence[str], save
 
     The learning rate falls to 0 at the last step, so the number of steps is set before, by the time of the first ones.
     """
-    if (data / EXAMPLES_FILE).exists():
-        options = [*options, f"examples={data / EXAMPLES_FILE}"]
-    else:
-        with tarfile.open(data / DATA_FILE) as archive:
-            archive.extractall(folder, filter="data")
-        card = json.loads((folder / "data/data_card.json").read_text())
-        options = [*options, f"rows={card['policy']['rows']}", f"seed={card['seed']}"]
+    options = [*options, f"examples={data / EXAMPLES_FILE}"]
     # The examples are for so many steps.
     most = next((int(word.partition("=")[2]) for word in options if word.startswith("training.steps=")), QUICK_STEPS)
     step_s = measured_step_s(folder, options)
@@ -201,8 +195,6 @@ def measured_step_s(folder: Path, options: Sequence[str]) -> float:
     """Return the seconds of a step of the recipe, by the times of its lines, after which it is ended."""
     trial = folder / "trial"
     trial.mkdir()
-    if (folder / "data").is_dir():
-        (trial / "data").symlink_to(folder / "data")
     often = [f"training.log_every={TIMED_STEPS}", f"training.save_every={10 * TIMED_STEPS}"]
     times_s = list[float]()
     with recipe(trial, [*options, *often]) as process:
