@@ -22,7 +22,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -55,7 +54,6 @@ from rookworld_rlvr.training.memory import GIB
 Rows = dict[str, dict[str, Any]]
 Save = Callable[[Rows], None]
 """Function that keeps the figures so far."""
-GRAPH_OPTION = "cuda_graph"
 GROUP = 16
 REPEATS = 3
 # Steps of the recipe before its speed is measured; as many are measured, twice.
@@ -92,13 +90,6 @@ def save_weights(folder: Path, shapes: Sequence[str], *, small: bool) -> None:
             save_random_model(str(folder / f"random_{shape}"), config)
 
 
-def without_graphs(device: torch.device) -> str:
-    """Return the reason why nothing can be sampled in CUDA graphs here; empty if it can."""
-    if GRAPH_OPTION not in {spec.name for spec in fields(GeneratorBaseConfig)}:
-        return f"generator.{GRAPH_OPTION} is not built"
-    return "" if device.type == "cuda" else "there is no CUDA device"
-
-
 def decode(policy: Policy, batches: Sequence[int], max_new_tokens: int, save: Save) -> None:
     """Save the time per decode step at each batch, eager and in CUDA graphs, and the share of equal completions.
 
@@ -110,8 +101,8 @@ def decode(policy: Policy, batches: Sequence[int], max_new_tokens: int, save: Sa
         group = min(GROUP, batch)
         prompts = [prompt_tokens(policy.tokenizer, example.prompt) for example in examples[: batch // group]]
         eager, rows[f"{batch} eager"] = timed(policy, prompts, group, max_new_tokens, graphs=False)
-        if reason := without_graphs(policy.device):
-            rows[f"{batch} graphs"] = {"reason": reason}
+        if policy.device.type != "cuda":
+            rows[f"{batch} graphs"] = {"reason": "there is no CUDA device"}
         else:
             drawn, row = timed(policy, prompts, group, max_new_tokens, graphs=True)
             speedup = rows[f"{batch} eager"]["decode_ms"] / row["decode_ms"]
@@ -123,9 +114,8 @@ def timed(
     policy: Policy, prompts: Prompts, group: int, max_new_tokens: int, *, graphs: bool
 ) -> tuple[Completions, dict[str, float]]:
     """Return the completions, and medians of several times after a first one in which kernels are chosen."""
-    config: Any = GeneratorBaseConfig(max_new_tokens=max_new_tokens, batch_size=len(prompts) * group)
-    if graphs:
-        setattr(config, GRAPH_OPTION, True)
+    size = len(prompts) * group
+    config = GeneratorBaseConfig(max_new_tokens=max_new_tokens, batch_size=size, cuda_graph=graphs)
     on_cuda = policy.device.type == "cuda"
     if on_cuda:
         reset_allocated_peak()

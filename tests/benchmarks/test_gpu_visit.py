@@ -47,7 +47,7 @@ def results(folder: Path, call: str = "some") -> dict[str, Any]:
     return {each["name"]: each for each in json.loads((folder / f"{call}.json").read_text())["parts"]}
 
 
-@pytest.mark.slow(minutes=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_dry_call_succeeds_and_reports_every_part(
     gpu_visit: ModuleType, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
