@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from io import TextIOWrapper
 
 from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from .arguments import groups
@@ -61,6 +62,9 @@ def console() -> None:
     Entry point of the installed script, and of a file that registers a task of a user's own. `sys.exit(main(…))` would
     not do there: one of several processes may then end by SIGABRT, see `run_process`.
     """
+    # A character that the terminal's encoding lacks must not end a command. Python's own standard error does likewise.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     run_process(lambda: main(sys.argv[1:]))
 
 
