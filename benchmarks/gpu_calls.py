@@ -61,7 +61,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call runs: on a GPU, or in small on a CPU."""
+    """Place of a call: a GPU, or a CPU, on which it runs in small."""
 
     work: Path
     """Folder for models and for the parts' folders; nothing in it is brought back by itself."""

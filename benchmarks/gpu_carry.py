@@ -1,4 +1,4 @@
-"""What the calls of `gpu_visit.py` bring to a machine without a package index, and large files in parts.
+"""Files that the calls of `gpu_visit.py` bring to a machine without a package index, and large files in parts.
 
     python benchmarks/gpu_visit.py --prepare                         # fills outputs/gpu_carry, says how large it is
     python benchmarks/gpu_carry.py join FOLDER INTO                  # makes a file of its parts

@@ -95,7 +95,9 @@ def test_replay_names_the_module_of_an_overflowing_weight(
 
     monkeypatch.setattr(build, "load_policy", with_a_large_weight)
     folder = train(*GIVEN, exit_code=4)
-    assert "first bad       policy: output of transformer.ln_f\n" in (folder / "diagnosis.txt").read_text()
+    assert "first bad       policy: output of transformer.ln_f\n" in (folder / "diagnosis.txt").read_text(
+        encoding="utf-8"
+    )
     capfd.readouterr()
     assert main(["inspect", str(folder / "faults/step-3.pt")]) == 0
     assert "again: logprobs (policy: output of transformer.ln_f: a log-prob is not finite)" in capfd.readouterr().out
@@ -112,7 +114,7 @@ def test_all_moves_fault_is_replayed_with_its_expected_value(
     with monkeypatch.context() as patch:
         patch.setattr(step, "expected_value", spoiled)
         folder = train(*GIVEN, *shipped, exit_code=4)
-    assert "fault           logprobs\n" in (folder / "diagnosis.txt").read_text()
+    assert "fault           logprobs\n" in (folder / "diagnosis.txt").read_text(encoding="utf-8")
     capfd.readouterr()
     assert main(["inspect", str(max((folder / "faults").glob("step-*.pt")))]) == 0
     lines = capfd.readouterr().out.splitlines()

@@ -106,7 +106,7 @@ def test_packed_batches_equal_the_drawn_ones(drawn: DrawnExamples, file: Path) -
 
 
 def test_training_from_packed_examples_has_the_same_losses(drawn: DrawnExamples, file: Path) -> None:
-    """The same examples in the same order, over updates of the weights."""
+    """Six updates of the weights, with the same examples in the same order."""
     ours, theirs = (Training(CONFIG, seed=SEED, device=torch.device("cpu")) for _ in range(2))
     packed = opened(file)
     for _ in range(STEPS):

@@ -90,7 +90,7 @@ def test_the_shipped_model_and_the_last_position(policy: Policy, prompts: list[t
 
 
 def test_buffers_keep_nothing_of_an_earlier_batch() -> None:
-    """Of another size, of another temperature, or of weights of NaN."""
+    """An earlier batch had another size, another temperature, or weights of NaN."""
     model = grouped_query_model()
     ours, theirs = both(model, 40)
     expected = sampled(ours, PROMPTS)
