@@ -26,11 +26,9 @@ if [[ "${1:-}" == all ]]; then
     check .venv pytest -q -n 2 --dist worksteal --durations=30
     if bash scripts/setup.sh docs; then check .venv mkdocs build --strict --quiet; else failed+=("setup.sh docs"); fi
     for name in peers vllm verifiers; do
-        # Files side by side, where there are many.
-        side_by_side=(); [[ "$name" == verifiers ]] || side_by_side=(-n 2 --dist loadfile)
         # All skipped counts as a failure: pytest then exits with 5.
         if bash scripts/setup.sh "$name"; then
-            check ".venv-$name" pytest -q ${side_by_side[@]+"${side_by_side[@]}"} "tests/$name"
+            check ".venv-$name" pytest -q -n 2 --dist loadfile --durations=5 "tests/$name"
         else
             failed+=("setup.sh $name")
         fi
