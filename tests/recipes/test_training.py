@@ -379,7 +379,7 @@ def test_quick_recipe_resumes_after_an_interrupt_and_saves_a_model(stockfish: st
 def test_twentieth_of_the_last_shipped_run_learns_formats_and_moves(stockfish: str, tmp_path: Path) -> None:
     # The model that ships had 2,200 steps on 200,000 rows in its last run.
     out = tmp_path / "out"
-    length = ("rows=10000", "training.steps=80", "evaluation_rows=256")
+    length = ("rows=10000", "training.steps=120", "evaluation_rows=256")
     command = [sys.executable, "-m", "tiny_model", str(out), *length, "processes=1", "threads=1", "device=cpu"]
     path = os.pathsep.join(map(str, (ROOT / "recipes", ROOT / "src")))
     environment = os.environ | {"PYTHONPATH": path, "STOCKFISH_PATH": stockfish}

@@ -22,7 +22,7 @@ smallest_effect: 0.01
 guards: [policy/valid, environment/valid]
 seeds: 2
 comparison_seeds: 2
-overrides: [debug=short, "model.path=MODEL", steps=4, evaluation.rows=8, evaluation.sampled_rows=0, evaluation.match_pairs=0, device=cpu]
+overrides: [debug=short, steps=4, evaluation.rows=8, evaluation.sampled_rows=0, evaluation.match_pairs=0, device=cpu]
 arms:
   none: [kl.coef=0]
   penalty: [kl.coef=0.1]
@@ -33,10 +33,10 @@ WAIT_S = 900
 
 
 @pytest.fixture
-def study(small_model: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def study(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Yield a function that starts the program in a folder with a study. Processes left at the end are interrupted."""
     (tmp_path / "studies").mkdir()
-    (tmp_path / "studies/tiny.yaml").write_text(DECLARATION.replace("MODEL", str(small_model)))
+    (tmp_path / "studies/tiny.yaml").write_text(DECLARATION)
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:

@@ -1,12 +1,11 @@
 """The command line: `rookworld <command> …`, also `python -m rookworld_rlvr <command> …`."""
 
-import importlib
 import sys
 from io import TextIOWrapper
 
 from ..errors import BAD_INPUT, DONE, INTERRUPTED, UserError
 from .arguments import groups
-from .process import prepare_process, run_process
+from .process import imported, prepare_process, run_process
 
 # A command's module is imported only when the command is called: most import torch and transformers, which takes time.
 COMMANDS = {
@@ -45,7 +44,7 @@ def main(argv: list[str]) -> int:
     prepare_process()
     try:
         # Importing torch takes seconds, in which Ctrl-C must end the command like later.
-        module = importlib.import_module(f"{__package__}.{command}")
+        module = imported(f"{__package__}.{command}")
         code: int = module.main(arguments)
     except KeyboardInterrupt:
         print("rookworld: interrupted", file=sys.stderr)

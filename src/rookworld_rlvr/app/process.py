@@ -1,4 +1,4 @@
-"""Settings of the process: memory allocation, waiting threads, and the end of the process. Imports no torch.
+"""Settings of the process: memory allocation, waiting threads, its begin and its end. Imports no torch.
 
 `prepare_process` must be called before torch is imported.
 
@@ -11,14 +11,20 @@ which the missing thread could run: a step of 1.3 s took 20 s. With these settin
 time that waking a thread takes, and then sleeps.
 
 Environment variables that the user has set are not changed.
+
+torch and transformers create a million objects, nearly all of which live as long as the process. Looking through them
+for garbage takes a second while they are imported, and another one when the interpreter ends.
 """
 
 import atexit
 import ctypes
+import gc
+import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from types import ModuleType
 from typing import NoReturn
 
 # Blocks of at least this size are mapped individually. A step has many blocks of 2 to 4 MiB, but a mapping of that size
@@ -50,14 +56,29 @@ def prepare_process() -> None:
         mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
 
 
+def imported(name: str) -> ModuleType:
+    """Import a module and return it; no garbage is collected meanwhile."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        if collects:
+            gc.enable()
+
+
 def run_process(work: Callable[[], int]) -> NoReturn:
     """Call `work` and end this process with the exit code that it returns, or with 1 and a traceback if it raises.
+
+    The last collection of garbage, at the interpreter's end, leaves out all objects.
 
     One of several ranks skips the teardown of Python's interpreter. A rank whose exchange was interrupted may still
     have a thread that waits for another rank. If that thread wakes up during the teardown, the process ends by SIGABRT.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        sys.exit(work())
+        code = work()
+        gc.freeze()
+        sys.exit(code)
     try:
         code = work()
     except Exception:
