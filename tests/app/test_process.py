@@ -1,4 +1,4 @@
-"""A rank ends with its exit code, whichever threads and objects it leaves behind."""
+"""A process ends with its exit code, whichever threads and objects it leaves behind."""
 
 import os
 import subprocess
@@ -41,5 +41,8 @@ def test_rank_exits_with_its_code_without_interpreter_teardown(end: str, code: i
     assert ("ValueError: broken" in process.stderr) == (code == 1)
 
 
-def test_single_process_runs_the_interpreter_teardown() -> None:
-    assert ended("return 0", ranks=1).returncode < 0
+def test_single_process_waits_for_its_threads_and_destroys_nothing() -> None:
+    late = "import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start(); return 3"
+    process = ended(late, ranks=1)
+    assert process.returncode == 3, process.stderr
+    assert process.stdout == "worked\nlate\nclosed\n"
