@@ -3,6 +3,7 @@
 torch is imported only by the fixtures that need it, so that tests without a model start in a second.
 """
 
+import gc
 import os
 import random
 import shutil
@@ -28,6 +29,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"
 
+# What is collected here, modules and tests, lives as long as the process, so looking for garbage among it is in vain.
+gc.disable()
+
 ROWS_PER_TASK, HELD_OUT_PER_TASK = 32, 4
 WANDB_PATIENCE_S = 60
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -51,6 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         *slow[middle:],
         *fast[first_half:],
     ]
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what lives as long as the process."""
+    gc.freeze()
+    gc.enable()
 
 
 def _minutes(item: pytest.Item) -> float:

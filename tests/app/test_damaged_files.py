@@ -196,5 +196,5 @@ def test_interrupt_while_a_command_is_imported_exits_with_130(
     def interrupted(_name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rookworld_rlvr.app.cli.importlib.import_module", interrupted)
+    monkeypatch.setattr("rookworld_rlvr.app.process.importlib.import_module", interrupted)
     assert main(["report", "x"]) == 130 and capfd.readouterr().err == "rookworld: interrupted\n"

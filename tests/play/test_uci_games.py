@@ -15,7 +15,7 @@ import pytest
 
 from rookworld_rlvr.board.openings import drawn_opening
 
-GAMES, PLIES, AT_A_TIME = 100, 12, 3
+GAMES, PLIES, AT_A_TIME = 100, 8, 3
 # Clocks of each side: seconds for the game, and for each move. Long enough for a machine on which much else runs: what
 # a move takes is printed, not tested.
 CLOCK_S, INCREMENT_S = 60.0, 5.0
