@@ -19,6 +19,7 @@ import pytest
 
 from rookworld_rlvr.app import data
 from rookworld_rlvr.app.data import main
+from rookworld_rlvr.board.distance_to_mate import exact_evals
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
 from rookworld_rlvr.board.moves import is_mate
 from rookworld_rlvr.generation import dataset
@@ -302,6 +303,18 @@ def test_node_limit_is_recorded_and_not_mixed_with_a_depth_limit(
     capsys.readouterr()
     assert '"nodes": 300' in one_line_refusal(capsys, "generate", *given, "--depth", "3")
     assert "not allowed with" in one_line_refusal(capsys, "generate", *given, "--depth", "3", "--nodes", "300")
+
+
+@needs_engine
+def test_king_and_rook_against_king_is_labelled_by_distance_to_mate() -> None:
+    fen = "8/8/8/3k4/8/8/8/K6R w - - 0 1"
+    labelling = Labelling(EngineConfig(), Limit(depth=3), [[fen, "8/8/8/3k4/8/8/6P1/K6R w - - 0 1"]])
+    game = _labelled_game(0, 0, Engine(labelling.engine), labelling)
+    assert isinstance(game, Game)
+    rook, with_pawn = (parse_move_evals(line).evals_pawns for line in game.lines)
+    # A search of three plies sees no mate in fifteen.
+    assert rook == exact_evals(chess.Board(fen)) and min(rook.values()) > MATE_THRESHOLD_PAWNS
+    assert max(with_pawn.values()) < MATE_THRESHOLD_PAWNS
 
 
 @needs_engine

@@ -12,6 +12,7 @@ from rookworld_rlvr.generation.sources import (
     random_game,
     softmax_move,
     sourced_game,
+    won_ending,
 )
 
 
@@ -33,6 +34,18 @@ def test_sourced_games_have_evals_of_all_legal_moves() -> None:
             sources[label.source] += 1
             assert label.evals_pawns.keys() == {move.uci() for move in chess.Board(label.fen).legal_moves}
     assert set(sources) >= {Source.engine, Source.ending, Source.random}
+
+
+def test_won_endings_have_each_material_for_either_color() -> None:
+    rng, seen = random.Random(0), Counter[tuple[str, str]]()
+    for _ in range(400):
+        board = won_ending(rng)
+        assert board.is_valid() and any(board.legal_moves)
+        pieces = [board.piece_at(square) for square in sorted(board.piece_map())]
+        sides = ("".join(sorted(p.symbol().upper() for p in pieces if p and p.color is c)) for c in chess.COLORS)
+        seen[next(sides), next(sides)] += 1
+    assert {("KQ", "K"), ("K", "KR"), ("KR", "KP"), ("BKNPPP", "KPPP"), ("KR", "KPPPPPR")} <= seen.keys()
+    assert len(seen) == 14 and min(seen.values()) > 10
 
 
 def test_mate_in_one_position_is_kept_with_mate_as_source() -> None:

@@ -375,21 +375,22 @@ def test_quick_recipe_resumes_after_an_interrupt_and_saves_a_model(stockfish: st
     assert (out / "model/model.safetensors").is_file() and (out / "evaluation.json").is_file()
 
 
-@pytest.mark.slow(minutes=8)
-def test_twentieth_of_the_last_shipped_run_learns_formats_and_moves(stockfish: str, tmp_path: Path) -> None:
-    # The model that ships had 2,200 steps on 200,000 rows in its last run.
+@pytest.mark.slow(minutes=5)
+def test_ninety_steps_from_nothing_learn_formats_and_moves(stockfish: str, tmp_path: Path) -> None:
+    # The model that ships had 2,200 steps on 200,000 rows in its last run; so short a run warms up in fewer steps.
     out = tmp_path / "out"
-    length = ("rows=10000", "training.steps=120", "evaluation_rows=256")
-    command = [sys.executable, "-m", "tiny_model", str(out), *length, "processes=1", "threads=1", "device=cpu"]
+    length = ("rows=4000", "training.steps=90", "training.warmup_steps=10", "training.average=0.95")
+    one = ("evaluation_rows=128", "processes=1", "threads=1", "device=cpu")
     path = os.pathsep.join(map(str, (ROOT / "recipes", ROOT / "src")))
     environment = os.environ | {"PYTHONPATH": path, "STOCKFISH_PATH": stockfish}
+    command = [sys.executable, "-m", "tiny_model", str(out), *length, *one]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     suites = json.loads((out / "evaluation.json").read_text())["suites"]
     table = {key: measure["value"] for suite in suites.values() for key, measure in suite["table"].items()}
-    # It had 0.63, 0.95, 0.25 and 0.66 when this was written; a model that learns nothing has 0 of each.
-    assert table["policy/valid"] > 0.4 and table["environment/valid"] > 0.8
-    assert table["policy/legal_best_move"] > 0.12 and table["environment/next_state_nls"] > 0.5
+    # It had 0.74, 0.92, 0.34 and 0.59 when this was written; a model that learns nothing has 0 of each.
+    assert table["policy/valid"] > 0.3 and table["environment/valid"] > 0.8
+    assert table["policy/legal_best_move"] > 0.08 and table["environment/next_state_nls"] > 0.4
 
 
 def test_recipe_stops_at_a_loss_that_is_not_finite_and_keeps_its_last_state(

@@ -17,6 +17,9 @@ OPENING_FRACTION = 0.5
 RANDOM_START_PLIES = 6
 # Minimum and maximum number of pieces in an ending, in addition to the two kings.
 ENDING_PIECES = (1, 5)
+# Pieces of the stronger and of the weaker side, besides the kings, of half of the games from an ending: won positions
+# that a player has to know how to finish.
+WON = (("Q", ""), ("R", ""), ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R"))
 MAX_PLIES = 200
 # An engine game draws moves by a softmax of win probabilities at one of these temperatures, and this share at random.
 TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
@@ -39,7 +42,7 @@ class Source(StrEnum):
     random = "random"
     """A game of random legal moves. Some of the environment task's start with few pieces."""
     ending = "ending"
-    """A few pieces on random squares, and up to ten plies of the engine from there."""
+    """Few pieces on random squares, in half of the games a won ending, and up to ten plies of the engine from there."""
     mate = "mate"
     """A position of a random game in which the side to move has a mate in one."""
     given = "given"
@@ -74,10 +77,29 @@ def random_ending(rng: random.Random) -> chess.Board:
         for square in squares[2:]:
             kind = rng.choice((chess.PAWN, chess.PAWN, chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN))
             board.set_piece_at(square, chess.Piece(kind, rng.choice(chess.COLORS)))
-        board.turn = rng.choice(chess.COLORS)
-        board.halfmove_clock, board.fullmove_number = rng.randint(0, 20), rng.randint(40, 90)
-        if board.is_valid() and board.outcome(claim_draw=False) is None:
+        if _is_started(board, rng):
             return board
+
+
+def won_ending(rng: random.Random) -> chess.Board:
+    """Return a random valid position with the pieces of one entry of WON, in which the game is not over."""
+    ahead, behind = rng.choice(WON)
+    color = rng.choice(chess.COLORS)
+    letters = [*("K" + ahead), *("K" + behind)]
+    colors = [color] * (1 + len(ahead)) + [not color] * (1 + len(behind))
+    while True:
+        board = chess.Board(None)
+        for square, letter, owner in zip(rng.sample(chess.SQUARES, len(letters)), letters, colors, strict=True):
+            board.set_piece_at(square, chess.Piece(chess.Piece.from_symbol(letter).piece_type, owner))
+        if _is_started(board, rng):
+            return board
+
+
+def _is_started(board: chess.Board, rng: random.Random) -> bool:
+    """Draw the side to move and the counters; return True if the position is valid and the game not over."""
+    board.turn = rng.choice(chess.COLORS)
+    board.halfmove_clock, board.fullmove_number = rng.randint(0, 20), rng.randint(40, 90)
+    return board.is_valid() and board.outcome(claim_draw=False) is None
 
 
 def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
@@ -87,7 +109,8 @@ def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
         case Source.engine:
             yield from engine_game(rng, start_board(rng), analyse, source=source, plies=MAX_PLIES)
         case Source.ending:
-            yield from engine_game(rng, random_ending(rng), analyse, source=source, plies=ENDING_PLIES)
+            start = rng.choice((random_ending, won_ending))(rng)
+            yield from engine_game(rng, start, analyse, source=source, plies=ENDING_PLIES)
         case _:
             yield from random_game(rng, start_board(rng), analyse)
 

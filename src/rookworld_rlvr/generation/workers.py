@@ -7,11 +7,12 @@ import signal
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
 import chess
 
+from ..board.distance_to_mate import exact_evals
 from ..errors import ScorerError
 from ..stockfish.engine import Engine, EngineConfig, engine_position
 from ..stockfish.move_evals import Analyse, MoveEvals, render_move_evals
@@ -21,6 +22,9 @@ from .transitions import transition_game
 
 # Games that each worker has in its queue, so that no worker is idle while an earlier, long game is still being played.
 GAMES_AHEAD = 4
+# A search to a given depth goes deeper where there are few pieces, kings included: mates there are further away, and
+# there are fewer moves.
+FEW_PIECES, DEEPER_PLIES = 5, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +125,19 @@ def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling)
     restarts = engine.restarts
 
     def analyse(board: chess.Board) -> dict[str, float]:
-        return dict(engine.analyse(engine_position(board.fen()), labelling.limit).lines)
+        exact = exact_evals(board)
+        limit = _limit_of(board, labelling.limit)
+        return exact or dict(engine.analyse(engine_position(board.fen()), limit).lines)
 
     try:
         return Game(policy_game(seed, number, analyse, labelling.given), engine.restarts - restarts)
     except ScorerError as error:
         return error
+
+
+def _limit_of(board: chess.Board, limit: Limit) -> Limit:
+    few = limit.depth and chess.popcount(board.occupied) <= FEW_PIECES
+    return replace(limit, depth=limit.depth + DEEPER_PLIES) if few else limit
 
 
 def _exit_when_parent_ends() -> None:
