@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..errors import UserError, prefixed
 from ..model.device import Precision, is_accelerator
 from ..model.policy import Policy
+from ..model.weights import is_small
 from ..model.world import World
 from ..rollout.decode_graph import GraphGenerator
 from ..rollout.generator import Generator, GeneratorBaseConfig, GeneratorError, GeneratorKind
@@ -37,10 +39,18 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
             "generator.kind=native: expected a model whose attention can be replaced and sees all that came before, "
             f"got {type(policy.model).__name__}; generator.kind=hf samples from any"
         )
-    # On a CPU a pass has few tokens, so bf16's casts cost more time than its products save (dev/log.md, entry 7).
-    autocast = policy.autocast if is_accelerator(policy.device) else nullcontext
+    autocast = policy.autocast if is_accelerator(policy.device) or _casts_pay(policy.model) else nullcontext
     kind = GraphGenerator if config.cuda_graph else NativeGenerator
     return kind(policy.model, config, **ids, autocast=autocast)
+
+
+def _casts_pay(model: nn.Module) -> bool:
+    """Return True if bf16's products save more time on a CPU than its casts cost (dev/log.md, entries 7 and 91).
+
+    A pass over a small model has too few products. Weights that are not trained would be cast in every pass, because
+    autocast keeps only casts of trained ones.
+    """
+    return not is_small(model) and all(weight.requires_grad for weight in model.parameters())
 
 
 def config_for_second_model(config: GeneratorBaseConfig) -> GeneratorBaseConfig:

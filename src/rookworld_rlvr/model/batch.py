@@ -1,6 +1,6 @@
 """Batches of prompts and completions as tensors, and their division into micro-batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Self, TypeVar
 
@@ -118,8 +118,12 @@ def micro_batches(batch: BatchT, size: int, *, by_prompt: bool) -> Iterator[Batc
         yield batch.select(rows, int(batch.attention_BT[rows].sum(1).max()))
 
 
-def similar_lengths(lengths: Sequence[int], size: int, most_padding: int = MOST_PADDING) -> list[list[int]]:
+def similar_lengths(
+    lengths: Sequence[int], size: int, most_padding: int | Callable[[int], int] = MOST_PADDING
+) -> list[list[int]]:
     """Divide indices into batches of at most `size`, shortest first, with little padding in each.
+
+    `most_padding` is the largest difference of two lengths in a batch, or gives it for the shortest length.
 
     The rows of the two tasks differ in length; in separate batches neither is padded to the length of the other. A
     completion that reached the length limit does not lengthen a whole batch, whose attention memory grows with the
@@ -129,11 +133,12 @@ def similar_lengths(lengths: Sequence[int], size: int, most_padding: int = MOST_
     [[0, 2], [3, 1]]
     """
     batches: list[list[int]] = []
+    longest = -1
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batches and len(batches[-1]) < size and lengths[i] - lengths[batches[-1][0]] <= most_padding:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
+        if not batches or len(batches[-1]) == size or lengths[i] > longest:
+            batches.append([])
+            longest = lengths[i] + (most_padding(lengths[i]) if callable(most_padding) else most_padding)
+        batches[-1].append(i)
     return batches
 
 

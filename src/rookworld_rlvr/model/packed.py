@@ -27,8 +27,9 @@ from .batch import TokenBatch, similar_lengths
 from .block_attention import Block, attend
 from .shared_prefix import attention_bias, causal_bias
 
-# Maximum difference of lengths within a class: fewer classes need more pads, more classes need more calls.
-LENGTH_SPREAD = 24
+# Maximum difference of lengths within a class: fewer classes need more pads, more classes need more calls. Pads at most
+# double a length above 4, so that moves of 4 tokens are not padded to the 16 of an answer.
+LENGTH_SPREAD, LEAST_SPREAD = 24, 4
 # Maximum share of filler in the row. The row is filled up to a multiple of a power of two, so that sizes recur and can
 # reuse memory and kernels of the same size.
 FILLER = 0.05
@@ -220,7 +221,7 @@ def _padded(starts: Tensor, lengths: Tensor) -> Padded:
 def _length_classes(prompts_B: Tensor, starts_B: Tensor, lengths_B: Tensor) -> list[LengthClass]:
     lengths, prompts = lengths_B.tolist(), prompts_B.tolist()
     classes = []
-    for rows in similar_lengths(lengths, len(lengths), LENGTH_SPREAD):
+    for rows in similar_lengths(lengths, len(lengths), _most_padding):
         rows_of: dict[int, list[int]] = {}
         for row in rows:
             # A completion of one token has no input: the prompt's last state predicts it.
@@ -229,6 +230,10 @@ def _length_classes(prompts_B: Tensor, starts_B: Tensor, lengths_B: Tensor) -> l
         if rows_of:
             classes.append(_length_class(rows_of, starts_B, lengths_B))
     return classes
+
+
+def _most_padding(shortest: int) -> int:
+    return min(LENGTH_SPREAD, max(LEAST_SPREAD, shortest))
 
 
 def _length_class(rows_of: dict[int, list[int]], starts_B: Tensor, lengths_B: Tensor) -> LengthClass:

@@ -1,4 +1,4 @@
-"""Checksums of a model's weights, to compare sampler and trainer; the average of two models; copies on the CPU.
+"""A model's weights: their number, checksums to compare sampler and trainer, the average of two models, CPU copies.
 
 An adapter (`model.adapter`) is merged wherever other software sees the weights, and is all that a training state has.
 """
@@ -23,6 +23,14 @@ from .adapter import (
     plain_name,
 )
 from .sharded import full_state, full_tensor, is_sharded, load_full_state, reshard, unshard
+
+# Number of parameters below which a model counts as small.
+SMALL_MODEL = 32_000_000
+
+
+def is_small(model: nn.Module) -> bool:
+    """Return True for a model whose passes take longer for their many calls than for their arithmetic."""
+    return sum(weight.numel() for weight in model.parameters()) < SMALL_MODEL
 
 
 def checksum(model: nn.Module) -> str:

@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from ..model.device import is_accelerator
+from ..model.weights import is_small
 
 # Decays of AdamW's moments. A second moment of 100 steps, in place of AdamW's 1,000, because a run has only hundreds.
 BETAS = (0.9, 0.99)
-# Number of parameters below which automatic micro-batches are larger on an accelerator.
-SMALL_MODEL = 32_000_000
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ def micro_batch_size(config: OptimConfig, model: nn.Module, device: torch.device
     That depends on the model alone, because all ranks must divide a batch alike. A small model leaves an accelerator
     idle with fewer; memory that runs out all the same halves it.
     """
-    small = is_accelerator(device) and sum(weight.numel() for weight in model.parameters()) < SMALL_MODEL
+    small = is_accelerator(device) and is_small(model)
     return config.micro_batch_size or (256 if small else 64)
 
 
