@@ -18,6 +18,7 @@ from transformers import (
 
 from rookworld_rlvr.app.generators import make_generator
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.model import weights
 from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.loading import ModelConfig, load_policy, shares_prompts
 from rookworld_rlvr.model.policy import Policy
@@ -155,3 +156,24 @@ def test_sliding_window_model_is_refused_with_hint_to_generator_hf(tiny: Policy)
     with pytest.raises(UserError, match=r"got MistralForCausalLM; generator\.kind=hf samples from any"):
         make_generator(policy, GeneratorConfig())
     assert isinstance(make_generator(policy, GeneratorConfig(kind=GeneratorKind.hf)), HFGenerator)
+
+
+def test_only_a_large_trained_model_samples_in_bf16_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [(5, 6, 7, 8, 9, 10, 11, 12)]
+
+    def sampled(precision: Precision) -> list[SampledCompletion]:
+        policy = load_policy(ModelConfig(), torch.device("cpu"), precision)
+        policy.model.requires_grad_(requires_grad)
+        generator = make_generator(policy, GeneratorConfig(max_new_tokens=4))
+        return generator.generate(prompts, group_size=2, temperature=1.0, seeds=[1])[0]
+
+    requires_grad = True
+    exact = sampled(Precision.fp32)
+    assert sampled(Precision.bf16) == exact
+    monkeypatch.setattr(weights, "SMALL_MODEL", 1000)
+    assert sampled(Precision.fp32) == exact
+    rounded = sampled(Precision.bf16)
+    differences = torch.tensor(rounded[0].logprobs[:1]) - torch.tensor(exact[0].logprobs[:1])
+    assert 0 < differences.abs() < 0.1
+    requires_grad = False
+    assert sampled(Precision.bf16) == exact

@@ -103,6 +103,12 @@ def test_packed_batch_holds_each_prompt_once_and_little_filler(batch: Batch) -> 
     assert packed.positions_1N[0, :4].tolist() == [0, 1, 2, 0]
 
 
+def test_moves_are_not_padded_to_the_length_of_an_answer() -> None:
+    packed = pack(make_batch([group((5, 6, 7), (4, 5, 16, 15, 4))], pad_id=PAD, device=CPU))
+    _, *classes = packed.layout._parts
+    assert [tuple(part.at.shape) for part in classes] == [(1, 3, 4), (1, 2, 15)]
+
+
 @pytest.mark.parametrize("size", [1, 2, 4, 99])
 def test_micro_batches_by_prompt_hold_every_row_once(batch: Batch, size: int) -> None:
     shuffled = batch.select(torch.tensor([10, 3, 7, 0, 5, 1, 9, 2, 8, 4, 6]))

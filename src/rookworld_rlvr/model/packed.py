@@ -28,7 +28,7 @@ from .block_attention import Block, attend
 from .shared_prefix import attention_bias, causal_bias
 
 # Maximum difference of lengths within a class: fewer classes need more pads, more classes need more calls. Pads at most
-# double a length above 4, so that moves of 4 tokens are not padded to the 16 of an answer.
+# triple a length above 1, so that moves of 4 tokens are not padded to the 16 of an answer.
 LENGTH_SPREAD, LEAST_SPREAD = 24, 4
 # Maximum share of filler in the row. The row is filled up to a multiple of a power of two, so that sizes recur and can
 # reuse memory and kernels of the same size.
@@ -233,7 +233,7 @@ def _length_classes(prompts_B: Tensor, starts_B: Tensor, lengths_B: Tensor) -> l
 
 
 def _most_padding(shortest: int) -> int:
-    return min(LENGTH_SPREAD, max(LEAST_SPREAD, shortest))
+    return min(LENGTH_SPREAD, max(LEAST_SPREAD, 2 * shortest))
 
 
 def _length_class(rows_of: dict[int, list[int]], starts_B: Tensor, lengths_B: Tensor) -> LengthClass:
