@@ -161,13 +161,12 @@ def test_sliding_window_model_is_refused_with_hint_to_generator_hf(tiny: Policy)
 def test_only_a_large_trained_model_samples_in_bf16_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [(5, 6, 7, 8, 9, 10, 11, 12)]
 
-    def sampled(precision: Precision) -> list[SampledCompletion]:
+    def sampled(precision: Precision, *, trained: bool = True) -> list[SampledCompletion]:
         policy = load_policy(ModelConfig(), torch.device("cpu"), precision)
-        policy.model.requires_grad_(requires_grad)
+        policy.model.requires_grad_(trained)
         generator = make_generator(policy, GeneratorConfig(max_new_tokens=4))
         return generator.generate(prompts, group_size=2, temperature=1.0, seeds=[1])[0]
 
-    requires_grad = True
     exact = sampled(Precision.fp32)
     assert sampled(Precision.bf16) == exact
     monkeypatch.setattr(weights, "SMALL_MODEL", 1000)
@@ -175,5 +174,4 @@ def test_only_a_large_trained_model_samples_in_bf16_on_a_cpu(monkeypatch: pytest
     rounded = sampled(Precision.bf16)
     differences = torch.tensor(rounded[0].logprobs[:1]) - torch.tensor(exact[0].logprobs[:1])
     assert 0 < differences.abs() < 0.1
-    requires_grad = False
-    assert sampled(Precision.bf16) == exact
+    assert sampled(Precision.bf16, trained=False) == exact

@@ -45,7 +45,7 @@ def make_generator(policy: Policy, config: GeneratorBaseConfig, world: World = A
 
 
 def _casts_pay(model: nn.Module) -> bool:
-    """Return True if bf16's products save more time on a CPU than its casts cost (dev/log.md, entries 7 and 91).
+    """Return True if bf16's products save more time on a CPU than its casts cost (dev/log.md, entries 7 and 92).
 
     A pass over a small model has too few products. Weights that are not trained would be cast in every pass, because
     autocast keeps only casts of trained ones.

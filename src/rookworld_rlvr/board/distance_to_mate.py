@@ -45,9 +45,9 @@ def exact_evals(board: chess.Board) -> dict[str, float] | None:
     >>> evals["b1a1"], evals["b1b8"]
     (999.99, 999.97)
     """
-    men = board.piece_map()
-    pieces = [(square, piece) for square, piece in men.items() if piece.piece_type != chess.KING]
-    if len(men) != 3 or len(pieces) != 1 or pieces[0][1].piece_type not in DIRECTIONS or board.castling_rights:
+    placed = board.piece_map()
+    pieces = [(square, piece) for square, piece in placed.items() if piece.piece_type != chess.KING]
+    if len(placed) != 3 or len(pieces) != 1 or pieces[0][1].piece_type not in DIRECTIONS or board.castling_rights:
         return None
     [(_, piece)] = pieces
     distances, evals = distances_of(piece.piece_type), {}

@@ -233,6 +233,7 @@ def _length_classes(prompts_B: Tensor, starts_B: Tensor, lengths_B: Tensor) -> l
 
 
 def _most_padding(shortest: int) -> int:
+    """Return the maximum number of pads in the shortest completion of a class."""
     return min(LENGTH_SPREAD, max(LEAST_SPREAD, 2 * shortest))
 
 
