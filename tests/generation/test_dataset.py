@@ -22,6 +22,7 @@ from rookworld_rlvr.app.data import main
 from rookworld_rlvr.board.distance_to_mate import exact_evals
 from rookworld_rlvr.board.evals import MATE_THRESHOLD_PAWNS
 from rookworld_rlvr.board.moves import is_mate
+from rookworld_rlvr.evaluation.conversion import Advantage, endgames_kept_out, won_board
 from rookworld_rlvr.generation import dataset
 from rookworld_rlvr.generation.dataset import _given_games
 from rookworld_rlvr.generation.sources import Source
@@ -245,17 +246,18 @@ def test_excluded_positions_are_kept_out_of_both_tasks(tmp_path: Path) -> None:
 
 
 @needs_engine
-def test_shipped_held_out_positions_are_kept_out_by_default(tmp_path: Path) -> None:
+def test_positions_of_our_evaluations_are_kept_out_by_default(tmp_path: Path) -> None:
     examples = read_corpus(default_file(HELD_OUT_FILE)).examples
-    given = [example for example in examples if example.task == "policy"][:5]
+    fens = [example.prompt.removeprefix("P: ") for example in examples if example.task == "policy"][:5]
+    fens += [won_board(kind, 19, seed=0).fen() for kind in (Advantage.kqk, Advantage.krk)]
     named = tmp_path / "positions.fen"
-    named.write_text("".join(example.prompt.removeprefix("P: ") + "\n" for example in given))
+    named.write_text("".join(f"{fen}\n" for fen in fens))
     generate(tmp_path / "out", "--task", "policy", "--positions", str(named), rows=5)
     rows = read_corpus(tmp_path / "out" / "policy.txt").examples
-    assert len(rows) == 5 and not held_out_positions() & {example_key(row) for row in rows}
+    assert len(rows) == 5 and not (held_out_positions() | endgames_kept_out()) & {example_key(row) for row in rows}
     card = json.loads((tmp_path / "out" / "data_card.json").read_text())
-    assert card["excluded_positions"] == len(held_out_positions())
-    assert card["policy"]["dropped"]["excluded"] >= len(given)
+    assert card["excluded_positions"] == len(held_out_positions() | endgames_kept_out())
+    assert card["policy"]["dropped"]["excluded"] >= len(fens)
 
 
 def test_data_folder_of_another_seed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import BAD_INPUT, DONE, INTERRUPTED, ScorerError, UserError
+from ..evaluation.conversion import endgames_kept_out
 from ..files import file_type, write_lines
 from ..generation import CARD_FILE, GENERATED, Request, generate, positions_with_moves, write_move_evals
 from ..progress import progress
@@ -99,7 +100,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--held-out", type=_fraction, default=0.0, metavar="F", help=held_out)
     given = "label these positions first: PGN games, or lines of FEN, EPD or JSON with fen"
     parser.add_argument("--positions", nargs="+", default=[], metavar="FILE", help=given)
-    stay_clear = "rows, or JSON lines with fen, whose positions are excluded; the shipped held-out positions always are"
+    stay_clear = "rows, or JSON lines with fen, whose positions are excluded; our held-out positions and those of the "
+    stay_clear += "suite conversion always are"
     parser.add_argument("--exclude", nargs="+", default=[], metavar="FILE", help=stay_clear)
     parser.set_defaults(run=_generate)
 
@@ -181,7 +183,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         limit=limit,
         processes=arguments.processes,
         folder=arguments.out,
-        excluded=held_out_positions() | positions_of(arguments.exclude),
+        excluded=held_out_positions() | endgames_kept_out() | positions_of(arguments.exclude),
         held_out_fraction=arguments.held_out,
         positions=tuple(arguments.positions),
     )
