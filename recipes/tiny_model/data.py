@@ -9,6 +9,7 @@ import chess
 
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.evaluation.conversion import endgames_kept_out
 from rookworld_rlvr.stockfish.move_evals import MoveEvals, move_evals_lines, parse_move_evals
 from rookworld_rlvr.tasks.corpus import exclude_positions, read_corpus
 from rookworld_rlvr.tasks.types import Example
@@ -52,11 +53,11 @@ class Positions(Sequence[MoveEvals]):
 def load_data(folder: Path, exclude: Sequence[str]) -> tuple[Positions, list[Example]]:
     """Return a folder's positions, each once, and its labelled `A:` rows, without held-out ones. Raises UserError.
 
-    `exclude`: files whose positions are left out, beside the held-out rows that ship with the package. Positions
-    whose colour-flipped form is one of those are left out too.
+    `exclude`: files whose positions are left out, beside the held-out rows that ship with the package and the endgames
+    of the suite `conversion`. Positions whose colour-flipped form is one of those are left out too.
     """
     try:
-        excluded = held_out_positions() | positions_of(exclude)
+        excluded = held_out_positions() | endgames_kept_out() | positions_of(exclude)
         # Training draws half of the positions with colours exchanged.
         both_colours = excluded | {position_key(parse_fen(f"{key} 0 1").mirror()) for key in excluded}
         by_position = {_key(line): line for line in move_evals_lines(folder / "move_evals.tsv")}

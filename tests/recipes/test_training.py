@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny_model.__main__ as recipe
 from rookworld_rlvr.errors import TrainingGaveUpError, UserError
+from rookworld_rlvr.evaluation.conversion import Advantage, won_board
 from rookworld_rlvr.stockfish.move_evals import MoveEvals, render_move_evals
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
@@ -271,14 +272,15 @@ def test_exported_recipe_model_loads_with_auto_classes(transitions: list[Example
 
 def test_held_out_and_excluded_positions_are_not_trained_on(transitions: list[Example], tmp_path: Path) -> None:
     held_out = next(row for row in read_corpus(default_file("held_out.jsonl")).examples if row.task == "policy")
-    fens = [held_out.prompt.removeprefix("P: "), FEN, *(evals.fen for evals in positions(2))]
-    fens[2:2] = [chess.Board(fen).mirror().fen() for fen in fens[:2]]
+    ending = won_board(Advantage.kqk, 19, seed=0).fen()
+    fens = [held_out.prompt.removeprefix("P: "), FEN, ending, *(evals.fen for evals in positions(2))]
+    fens[3:3] = [chess.Board(fen).mirror().fen() for fen in fens[:3]]
     lines = [f"{render_move_evals(MoveEvals(fen, 'test', {'a1a8': 0.0}))}\n" for fen in fens]
     (tmp_path / "move_evals.tsv").write_text("".join(lines))
     (tmp_path / "environment.txt").write_text("".join(f"{row.prompt}{row.completion}\n" for row in transitions))
     (tmp_path / "excluded.fen").write_text(f"{FEN}\n")
     kept, _ = load_data(tmp_path, [str(tmp_path / "excluded.fen")])
-    assert [evals.fen for evals in kept] == fens[4:]
+    assert [evals.fen for evals in kept] == fens[6:]
     (tmp_path / "move_evals.tsv").write_text("no position\n")
     with pytest.raises(UserError, match="data: expected source, FEN and moves"):
         load_data(tmp_path, [])
