@@ -64,6 +64,7 @@ BAD_VALUES = [
     ("objective.mismatch_cap=1", "mismatch_cap: expected"),
     ("objective.entropy_coef=-1", "objective.entropy_coef: expected a finite number from 0 up"),
     ("objective.all_moves_coef=-1", "objective.all_moves_coef: expected a finite number from 0 up"),
+    ("objective.all_moves_temperature=inf", "objective.all_moves_temperature: expected a finite number from 0 up"),
     ("start_share=1", "start_share: expected a number from 0 and below 1"),
     ("objective.advantage.scale=reward", "reward"),
     ("reference.refresh_every=-1", "reference.refresh_every: expected 0 or more"),

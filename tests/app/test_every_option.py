@@ -125,6 +125,7 @@ OPTIONS: dict[str, Option] = {
     "objective.mismatch_cap": Option(3.0, "biased_sampler"),
     "objective.entropy_coef": Option(0.1),
     "objective.all_moves_coef": Option(0, beside=EVALUATED),
+    "objective.all_moves_temperature": Option(0.5, beside=EVALUATED),
     "start_share": Option(0.0, "folder"),
     "kl.form": Option("exact", beside=KL),
     "kl.coef": Option(2.0, beside=KL),

@@ -39,7 +39,7 @@ from rookworld_rlvr.training.all_moves import beside, expected_value, move_batch
 from rookworld_rlvr.training.collection import collect
 from rookworld_rlvr.training.data import default_file
 from rookworld_rlvr.training.run import Run
-from rookworld_rlvr.training.step import completions_and_moves_loss, completions_loss, loss_plan, moves_loss
+from rookworld_rlvr.training.step import completions_and_moves_loss, completions_loss, grpo_step, loss_plan, moves_loss
 
 # The shipped evaluations contain the positions of the shipped training rows.
 DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.tasks=[policy,environment:0]")
@@ -165,6 +165,25 @@ def test_entropy_over_legal_moves_equals_its_definition(policy: Policy, groups: 
     assert wanted > 0.1 and float(entropy.detach()) == pytest.approx(wanted, rel=1e-5)
 
 
+def test_temperature_adds_the_entropy_over_legal_moves_to_the_term(
+    make_run: Callable[..., Run], policy: Policy, groups: list[Group]
+) -> None:
+    batch = move_batch(groups, policy)
+    assert batch is not None
+    value, entropy, _ = (float(number.detach().sum()) for number in expected_value(policy, batch, temperature=1.0))
+    context = make_run("objective.all_moves_coef=2").context
+    sizes = LossSizes(completions=1, tokens_per_update=1.0, max_tokens=1)
+    plan = loss_plan(context, sizes, kl_coef=0.0, moves_temperature=0.3)
+    loss, totals = moves_loss(policy, batch, plan)
+    assert loss.item() == pytest.approx(-2 * (value + 0.3 * entropy), rel=1e-5) and entropy > 0
+    assert totals.move_entropy_sum == pytest.approx(entropy) and totals.expected_value_sum == pytest.approx(value)
+
+
+def test_temperature_falls_linearly_over_the_steps_of_a_run(make_run: Callable[..., Run]) -> None:
+    context = make_run("steps=2", "objective.all_moves_temperature=0.5").context
+    assert [grpo_step(context, step).moves_temperature for step in range(3)] == [0.5, 0.25, 0.0]
+
+
 def test_micro_batches_of_moves_give_same_expected_value_and_gradient(policy: Policy, groups: list[Group]) -> None:
     batch = move_batch(groups, policy)
     assert batch is not None
@@ -231,13 +250,23 @@ def test_task_says_where_a_completion_names_its_move(
     assert task.before_move(completion, task.query(task.prompt(FEN))) == begun
 
 
-@pytest.mark.parametrize(("notation", "shown"), [(Notation.uci, "e2e4 a1b1"), (Notation.san, "e4 Kb1")])
-def test_chat_moves_follow_the_prompt_in_its_notation(chat_model: Path, notation: Notation, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("notation", "form", "prefill", "shown", "end"),
+    [
+        (Notation.uci, Form.answer, "auto", "e2e4 a1b1", "<"),
+        (Notation.san, Form.boxed, "auto", "e4 Kb1", "}"),
+        (Notation.uci, Form.bare, "", "e2e4 a1b1", None),
+    ],
+)
+def test_chat_moves_follow_the_prompt_and_end_in_its_form(
+    chat_model: Path, notation: Notation, form: Form, prefill: str, shown: str, end: str | None
+) -> None:
     policy, rubric = (
         load_policy(ModelConfig(path=str(chat_model)), torch.device("cpu"), Precision.fp32),
         Rubric(RubricConfig()),
     )
-    task = task_named("chat").configured(ChatPromptConfig(prefill="auto", notation=notation))
+    end = policy.tokenizer.eos_token if end is None else end
+    task = task_named("chat").configured(ChatPromptConfig(prefill=prefill, notation=notation, form=form))
     example = Example("chat", task.prompt(FEN), None)
     sample = Sample(SampledCompletion((1, 2), (0.0, 0.0), False), "no", rubric.score(example.prompt, "no"))
     choice = rubric.move_choice(example.prompt, "no", Analysis(FEN, (("e2e4", 1.0), ("a1b1", 0.0))))
@@ -249,7 +278,7 @@ def test_chat_moves_follow_the_prompt_in_its_notation(chat_model: Path, notation
         batch.tokens_BT.tolist(), batch.attention_BT.sum(1).tolist(), shown.split(), strict=True
     ):
         assert tuple(row[: len(group.prompt_tokens)]) == group.prompt_tokens
-        assert policy.tokenizer.decode(row[len(group.prompt_tokens) : length]) == text
+        assert policy.tokenizer.decode(row[len(group.prompt_tokens) : length]) == text + end
 
 
 def test_one_pass_over_completions_and_moves_equals_two(make_run: Callable[..., Run], chat_model: Path) -> None:
@@ -261,7 +290,8 @@ def test_one_pass_over_completions_and_moves_equals_two(make_run: Callable[..., 
             "data.held_out=default",
             "data.limit=8",
         ),
-        *("data.chat.prefill=auto", "rubric.source=cached", "objective.entropy_coef=0.1", "precision=fp32"),
+        *("data.chat.prefill=auto", "rubric.source=cached", "precision=fp32"),
+        "objective.entropy_coef=0.1",
     )
     context, policy = run.context, run.context.policy
     kept = collect(context.sampler, policy.model, context.config.objective, step=0)
@@ -270,7 +300,8 @@ def test_one_pass_over_completions_and_moves_equals_two(make_run: Callable[..., 
     moves = move_batch(kept.groups, policy)
     assert moves is not None and policy.packs
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens_per_update=batch.trained_tokens(), max_tokens=48)
-    plan, weight = loss_plan(context, sizes, kl_coef=0.1), policy.model.get_input_embeddings().weight
+    plan = loss_plan(context, sizes, kl_coef=0.1, moves_temperature=0.1)
+    weight = policy.model.get_input_embeddings().weight
     [own], other = beside([batch], moves)
     assert own is not None and other is None and len(own.tokens_BT) == len(moves.tokens_BT)
     together, totals = completions_and_moves_loss(policy, batch, own, plan)

@@ -99,7 +99,7 @@ def test_metrics_have_one_object_per_step_and_every_key_is_declared(finished: Pa
     # tests/training/test_validation.py has runs with a learning curve.
     of_curve = {key for key in METRICS if key.startswith("validation/")}
     # tests/training/test_all_moves.py has runs whose positions have evaluations.
-    of_evaluations = {"reward/expected_value", "reward/expected_value_prompts"}
+    of_evaluations = {"reward/expected_value", "reward/expected_value_prompts", "policy/move_entropy"}
     for row in rows:
         keys = set(row) - {"step"}
         assert all(declared(key).meaning for key in keys)

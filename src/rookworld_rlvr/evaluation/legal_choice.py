@@ -111,7 +111,7 @@ def require_move_tokens(policy: Policy, task: Task) -> None:
     begun = None if query is None else task.opening(query)
     if begun is not None:
         for move in ("e2e4", "g1f3"):
-            move_tokens(policy.tokenizer, begun, task.move_text(move, query))
+            move_tokens(policy.tokenizer, begun, task.move_text(move, query), task.after_move(query))
 
 
 def separates_moves(policy: Policy, task: Task) -> bool:
@@ -163,4 +163,5 @@ def _rows(policy: Policy, task: Task, prompt: str) -> Iterator[tuple[str, Row]]:
         raise ValueError(f"expected a task whose completions begin with a move, got {task.name}")
     start = (*prompt_tokens(policy.tokenizer, prompt), *prompt_tokens(policy.tokenizer, begun))
     for move in sorted(move.uci() for move in parse_fen(query.fen).legal_moves):
-        yield move, (start, move_tokens(policy.tokenizer, begun, task.move_text(move, query)))
+        text, after = task.move_text(move, query), task.after_move(query)
+        yield move, (start, move_tokens(policy.tokenizer, begun, text, after))

@@ -60,11 +60,14 @@ class ObjectiveConfig:
     """Largest weight of a token that corrects for a sampler which rounds differently from the trainer, above 1
     (`objective.mismatch`). 0 turns the correction off."""
     entropy_coef: float = 0.0
-    """Coefficient of the entropy bonus. The coefficient times the entropy at each trained token is subtracted from the
-    loss, and the coefficient times the entropy over legal moves where `all_moves_coef` is on. 0 turns the bonus off."""
+    """Coefficient of the entropy bonus. The coefficient times the entropy at each trained token of a completion is
+    subtracted from the loss. 0 turns the bonus off."""
     all_moves_coef: float = 0.3
     """Coefficient of the expected value of a move, or of the first candidate, over all legal moves. Its gradient needs
     no samples. Only positions with move evaluations contribute. 0 turns the term off."""
+    all_moves_temperature: float = 0.0
+    """Weight of the entropy over the legal moves, in nat, that is added to that expected value. The optimum is then a
+    softmax of the values at this temperature, in place of the best move alone. It falls linearly to 0 over the run."""
 
     def __post_init__(self) -> None:
         if self.prompts_per_step < 1 or self.group_size < 2:
@@ -83,9 +86,17 @@ class ObjectiveConfig:
                 "objective.loss=gspo: expected objective.mismatch_cap=0, since it has one ratio per completion and the "
                 f"correction has one per token, got {self.mismatch_cap} (objective=gspo sets all)"
             )
-        for name in ("entropy_coef", "all_moves_coef"):
+        for name in ("entropy_coef", "all_moves_coef", "all_moves_temperature"):
             if not 0 <= (coef := getattr(self, name)) < math.inf:
                 raise ValueError(f"objective.{name}: expected a finite number from 0 up, got {coef}")
+
+    def moves_temperature(self, step: int, steps: int) -> float:
+        """Return the temperature that is in force in a step, numbered from 0, of a run of `steps` steps.
+
+        >>> [ObjectiveConfig(all_moves_temperature=0.1).moves_temperature(step, 200) for step in (0, 100, 200, 300)]
+        [0.1, 0.05, 0.0, 0.0]
+        """
+        return self.all_moves_temperature * max(0.0, 1 - step / steps)
 
     @property
     def updates(self) -> int:

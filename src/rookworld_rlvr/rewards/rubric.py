@@ -155,9 +155,8 @@ class Rubric:
             return None
         values, options = move_values(analysis), self._options(task)
         moves = values.evals_pawns
-        return MoveChoice(
-            begun, {task.move_text(move, query): task.move_value(move, values, options) for move in moves}
-        )
+        by_text = {task.move_text(move, query): task.move_value(move, values, options) for move in moves}
+        return MoveChoice(begun, by_text, task.after_move(query))
 
     def _options(self, task: Task) -> Any:
         """Return the options of a task's reward; None for a task that has none in the configuration."""

@@ -43,6 +43,8 @@ class MoveChoice:
     """The completion up to that place."""
     values: Mapping[str, float]
     """Value in [0, 1] of each legal move, by the text that names it there."""
+    after: str | None = None
+    """Text that ends the move; see `Task.after_move`."""
 
 
 class Scorer(Protocol):

@@ -136,17 +136,24 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> tuple[int,
     return tuple(tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def move_tokens(tokenizer: PreTrainedTokenizerBase, begun: str, move: str) -> tuple[int, ...]:
+def move_tokens(tokenizer: PreTrainedTokenizerBase, begun: str, move: str, after: str | None = None) -> tuple[int, ...]:
     """Return the tokens of the text of a move that follows `begun`, the beginning of a completion.
 
-    Raises ValueError for a tokenizer that joins the end of `begun` and the beginning of the move in one token.
+    With `after` the first token that goes beyond the move is one of them; the end of text if `after` is empty. Raises
+    ValueError for a tokenizer that joins the end of `begun` and the beginning of the move in one token.
     """
-    before, whole = prompt_tokens(tokenizer, begun), prompt_tokens(tokenizer, begun + move)
+    before, whole = prompt_tokens(tokenizer, begun), prompt_tokens(tokenizer, begun + move + (after or ""))
     if whole[: len(before)] != before or len(whole) == len(before):
         raise ValueError(
             f"expected a tokenizer whose tokens of {begun!r} begin those of {begun + move!r}, got {before} and {whole}"
         )
-    return whole[len(before) :]
+    tokens = whole[len(before) :]
+    if after is None:
+        return tokens
+    if not after:
+        return (*tokens, int(tokenizer.eos_token_id))
+    beyond = (count for count in range(1, len(tokens)) if len(tokenizer.decode(list(tokens[:count]))) > len(move))
+    return tokens[: next(beyond, len(tokens))]
 
 
 def rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:

@@ -180,6 +180,14 @@ class Task(ABC):
         """Return the text that names a legal move, given in UCI, at that place."""
         raise NotImplementedError(f"the task {self.name} has no place for a move")
 
+    def after_move(self, query: Any) -> str | None:
+        """Return the text that ends a move at that place; empty if the completion ends there.
+
+        Its first token counts as part of the move: without it a model learns to list legal moves and never to end.
+        None if other text follows.
+        """
+        return None
+
     # Evaluation
 
     @abstractmethod

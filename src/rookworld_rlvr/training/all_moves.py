@@ -1,15 +1,16 @@
 """Expected value of a move over all legal moves: an all-action policy gradient.
 
-    loss = −coef · mean over prompts of Σ p(move) · value(move)        over the legal moves of a prompt
+    loss = −coef · mean over prompts of Σ p · (value − temperature · log p)        over the legal moves of a prompt
 
 A completion names one move, or one first candidate, but a position has only about thirty legal moves, and the scorer
 knows the value of each. So expected value and gradient are computed exactly for the text before the move, and a good
 move that is never sampled is reinforced too. The task says where a completion names its move. The text before it is of
 the first completion that names one, and so it is sampled: in `P:` blanks and the marker, in a chat perhaps a sentence.
-`p(move)` is the probability of the move's tokens at that place, at the sampling temperature. An illegal move has value
-0, so its probability adds nothing. An entropy bonus of the loss also applies here, to −Σ p(move) · log p(move): without
-it the exact gradient soon leaves all probability to one move. If a step makes several updates, each uses the legal
-moves of all prompts that the step sampled, also where their completions are dropped, replaced or masked.
+`p` is the probability of the move's tokens at that place, at the sampling temperature. An illegal move has value 0, so
+its probability adds nothing. `objective.all_moves_temperature` above 0 adds the entropy over the moves: without it the
+exact gradient soon leaves all probability to one move, and from then on only that one is learned about. If a step makes
+several updates, each uses the legal moves of all prompts that the step sampled, also where their completions are
+dropped, replaced or masked.
 
 Source: all-action (expected) policy gradient, arXiv 1706.05374. `stockfish.move_values` defines the values.
 """
@@ -55,7 +56,8 @@ def move_batch(groups: Sequence[Group], policy: Policy) -> MoveBatch | None:
             continue
         for move, value in group.choice.values.items():
             with prefixed("objective.all_moves_coef", ValueError):
-                rows.append((start, move_tokens(policy.tokenizer, group.choice.begun, move)))
+                tokens = move_tokens(policy.tokenizer, group.choice.begun, move, group.choice.after)
+            rows.append((start, tokens))
             prompts.append(number if start == group.prompt_tokens else len(groups) + number)
             values.append(value)
         count += 1

@@ -45,6 +45,7 @@ def save_fault(run_folder: Path, report: StepReport, *, weights: Mapping[str, An
         "step": report.step + 1,
         "fault": {key: str(value) for key, value in asdict(report.fault).items()},
         "kl_coef": report.kl_coef,
+        "moves_temperature": report.moves_temperature,
         "batch": _plain(report.fault_batch),
         "moves": isinstance(report.fault_batch, MoveBatch),
         "samples": _samples(report),

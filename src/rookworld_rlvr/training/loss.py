@@ -42,6 +42,8 @@ class LossPlan:
     sizes: LossSizes
     """Sizes of the whole update, so that its gradient does not depend on the micro-batches."""
     kl_coef: float
+    moves_temperature: float
+    """Weight of the entropy over legal moves beside their expected value."""
     reference: Policy | None
     """Current reference model; None if KL is neither measured nor penalised."""
     original: Policy | None
@@ -83,6 +85,8 @@ class TokenTotals:
     """KL term before its coefficient."""
     expected_value_sum: float = 0.0
     """Expected value of the first candidate over all legal moves, summed over updates."""
+    move_entropy_sum: float = 0.0
+    """Entropy over the legal moves, mean over prompts, summed over updates."""
     kl_max: float = 0.0
     ratio_max: float = 0.0
     """Largest ratio policy / old of a token's probability, or of the sequence's with GSPO."""
@@ -146,6 +150,7 @@ SUMS = (
     "surrogate_sum",
     "kl_term_sum",
     "expected_value_sum",
+    "move_entropy_sum",
 )
 MAXIMA = ("kl_max", "ratio_max", "sampler_ratio_max")
 

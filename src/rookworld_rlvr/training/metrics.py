@@ -69,10 +69,14 @@ def _entropy_term(report: StepReport, context: StepContext) -> float | None:
     return context.config.objective.entropy_coef * tokens.entropy_sum / tokens.count if tokens.count else None
 
 
-def _of_expected_value(report: StepReport, _context: StepContext) -> float | None:
-    """Return None if no position had values of all its moves, or if the step had a fault."""
-    value = report.tokens.expected_value_sum
-    return value / report.updates if value and report.updates and not report.fault else None
+def _of_legal_moves(value: Callable[[TokenTotals], float]) -> Value:
+    """Return a function that gives None if no position had values of all its moves, or if the step had a fault."""
+
+    def of_update(report: StepReport, _context: StepContext) -> float | None:
+        known = report.tokens.expected_value_sum and report.updates and not report.fault
+        return value(report.tokens) / report.updates if known else None
+
+    return of_update
 
 
 def _trained_prompts(report: StepReport, context: StepContext) -> float | None:
@@ -167,7 +171,7 @@ METRICS: dict[str, Metric] = {
     "group/replaced_fraction": Metric("fraction", MEAN, "groups of completions not trained on", "0 unless dropped",
         _of_advantages(lambda report: 1 - len(report.groups) / len(report.rollout.groups))),
     "reward/expected_value": Metric("0-1", MEAN, "expected value of a move over all legal moves", "rises",
-        _of_expected_value),
+        _of_legal_moves(lambda totals: totals.expected_value_sum)),
     "reward/expected_value_prompts": Metric("fraction", MEAN, "prompts with move values that gave an expected value",
         "1; else the tokenizer joins what stands before a move with it",
         _trained_prompts),
@@ -199,6 +203,9 @@ METRICS: dict[str, Metric] = {
     "policy/entropy": Metric("nats per token", MEAN, "entropy of the policy at sampled prefixes",
         "falls slowly, not to 0",
         _of_tokens(lambda totals: totals.entropy_sum / totals.count)),
+    "policy/move_entropy": Metric("nat", MEAN, "entropy over the legal moves of a prompt with move values",
+        "falls slowly, not to 0",
+        _of_legal_moves(lambda totals: totals.move_entropy_sum)),
     "sampler/ratio_raw_max": Metric("1", MAX, "largest ratio either way of sampler and trainer", "below 1.01 in fp32",
         _of_tokens(lambda totals: totals.sampler_ratio_max)),
     "sampler/corrected_fraction": Metric("fraction", MEAN, "tokens whose mismatch weight is not exactly 1",

@@ -90,6 +90,7 @@ class StepReport:
     step: int
     """Number of the step, counted from 0."""
     kl_coef: float
+    moves_temperature: float = 0.0
     lr: float = 0.0
     rollout: Rollout = field(default_factory=Rollout)
     """All groups that were sampled and scored, whether their completions are trained on or not."""

@@ -58,6 +58,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
     """Run step number `step`, counted from 0, and return its report."""
     config, policy, started = context.config, context.policy, time.perf_counter()
     kl_coef = config.kl.coefficient(context.schedule_step)
+    moves_temperature = config.objective.moves_temperature(context.schedule_step, config.steps)
     lr = learning_rate(config.optim, context.schedule_step, config.steps) * context.recovery.lr_scale
     rollout, kept, advantages_PG = Rollout(), Rollout(), torch.zeros(0, 0)
     losses, grad_norms, update_norms = list[list[Loss]](), list[float](), list[float]()
@@ -79,7 +80,8 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
             batch = _trained_batch(context, kept, batch, advantages_PG)
             for minibatch in _minibatches(batch, config, step):
                 event = Event(step, len(update_norms), rollout)
-                plan = loss_plan(context, _sizes(config, batch, minibatch), kl_coef=kl_coef)
+                sizes = _sizes(config, batch, minibatch)
+                plan = loss_plan(context, sizes, kl_coef=kl_coef, moves_temperature=moves_temperature)
                 losses.append(_accumulate(context, minibatch, moves, plan, event))
                 blamed = minibatch if len(minibatch.tokens_BT) or moves is None else moves
                 checks.check_kl(_totals(losses[-1:]), kl_limit(config), blamed)
@@ -100,6 +102,7 @@ def grpo_step(context: StepContext, step: int) -> StepReport:
     return StepReport(
         step=step,
         kl_coef=kl_coef,
+        moves_temperature=moves_temperature,
         lr=lr,
         rollout=rollout,
         kept=kept,
@@ -197,7 +200,7 @@ def _sizes(config: StepConfig, batch: Batch, minibatch: Batch) -> LossSizes:
     )
 
 
-def loss_plan(context: StepContext, sizes: LossSizes, *, kl_coef: float) -> LossPlan:
+def loss_plan(context: StepContext, sizes: LossSizes, *, kl_coef: float, moves_temperature: float = 0.0) -> LossPlan:
     """Return the plan that all micro-batches of an update of these sizes share."""
     config, references = context.config, context.references
     measured = config.kl.form is not KLForm.off
@@ -207,6 +210,7 @@ def loss_plan(context: StepContext, sizes: LossSizes, *, kl_coef: float) -> Loss
         temperature=context.temperature,
         sizes=sizes,
         kl_coef=kl_coef,
+        moves_temperature=moves_temperature,
         reference=references.current if measured else None,
         original=references.original if measured and references.moves else None,
     )
@@ -294,10 +298,9 @@ def moves_loss(
     """Return the loss of a micro-batch of legal moves and its totals. Raises FaultError if a log-prob is not finite."""
     value, entropy, logprobs = expected_value(policy, micro, temperature=plan.temperature, statistics=statistics)
     checks.check_logprobs(logprobs, policy, micro)
-    loss = -plan.objective.all_moves_coef * value
-    if plan.objective.entropy_coef:
-        loss = loss - plan.objective.entropy_coef * entropy
-    return loss, TokenTotals(expected_value_sum=float(value.detach()))
+    goal = value + plan.moves_temperature * entropy if plan.moves_temperature else value
+    loss = -plan.objective.all_moves_coef * goal
+    return loss, TokenTotals(expected_value_sum=float(value.detach()), move_entropy_sum=float(entropy.detach()))
 
 
 def _backward(

@@ -123,6 +123,9 @@ class ChatTask(Task):
             move = parse_fen(query.fen).san(chess.Move.from_uci(move))
         return before[len(before.rstrip()) :] + move
 
+    def after_move(self, query: ChatPrompt) -> str:
+        return AFFIXES[query.form][1]
+
     def values(self, example: Example, completion: Completion, analysis: Analysis | None) -> dict[str, float]:
         query = self.query(example.prompt)
         values = score_chat_row(completion, query, self.truth(query, example.completion), analysis)
