@@ -194,9 +194,9 @@ def chat(place: Place) -> list[Part]:
     wheel_folder, model = place.work / "smollm2", place.work / "smollm2/model"
     small = ["objective.prompts_per_step=2", "objective.group_size=2", "evaluation.rows=2", "evaluation.curve_rows=1"]
     small += ["steps=1", "generator.max_new_tokens=4", f"model.path={place.model('llama')}"]
-    options = ["steps=100", "max_minutes=3", "evaluation.curve_every=20", f"model.path={model}"]
-    # Samples and legal moves of 16 prompts: about 1.5 s a step, from 4.5 ms a pass of 12 layers and 0.3 s of training
-    # for 64 completions (entry 81), for 30 layers and 600 rows. Start 20 s, two evaluations of 512 rows 25 s each.
+    options = ["steps=200", "max_minutes=3", "optim.micro_batch_size=16", f"model.path={model}"]
+    # Samples and legal moves of 4 prompts: about 0.8 s a step, from 4.5 ms a pass of 12 layers and 0.3 s of training
+    # for 64 completions (entry 81), for 30 layers and 150 rows. Start 20 s, two evaluations of 512 rows 25 s each.
     options = place.either(options, small)
     train = place.train("train", "experiment=chat", *options, expected_s=220, limit_s=300)
     if place.dry:
