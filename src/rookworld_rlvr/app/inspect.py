@@ -92,7 +92,6 @@ def _replay(console: Console, context: StepContext, saved: dict[str, Any]) -> No
     policy, batch = context.policy, saved["batch"].to(context.policy.device)
     tokens, max_tokens = batch.trained_tokens(), context.config.generator.max_new_tokens
     sizes = LossSizes(completions=len(batch.tokens_BT), tokens_per_update=tokens, max_tokens=max_tokens)
-    # Earlier files have no temperature.
     weight = saved.get("moves_temperature", 0.0)
     plan = loss_plan(context, sizes, kl_coef=saved["kl_coef"], moves_temperature=weight)
     try:

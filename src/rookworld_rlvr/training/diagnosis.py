@@ -20,7 +20,7 @@ FAULTS, DIAGNOSIS = "faults", "diagnosis.txt"
 MOST_PROMPTS = 8
 # Number of newest faults whose batches are kept, so that a run that fails repeatedly does not fill the disk.
 KEEP_FAULTS = 3
-FAULT_KEYS = {"step", "fault", "kl_coef", "batch", "moves", "samples", "policy"}
+FAULT_KEYS = {"step", "fault", "kl_coef", "moves_temperature", "batch", "moves", "samples", "policy"}
 
 SUGGESTIONS: Mapping[FaultKind, str] = {
     FaultKind.generator: "generator.batch_size=16",
@@ -68,7 +68,8 @@ def load_fault(path: Path) -> dict[str, Any]:
     """Load a file of `save_fault`; its batch becomes a Batch, a MoveBatch or None. Raises UserError."""
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(saved, dict) or saved.keys() != FAULT_KEYS:
+        # Files of earlier versions have no temperature.
+        if not isinstance(saved, dict) or saved.keys() | {"moves_temperature"} != FAULT_KEYS:
             raise ValueError("a file of another kind")
         batch = saved["batch"]
         saved["batch"] = None if batch is None else (MoveBatch if saved["moves"] else Batch)(**batch)
