@@ -24,10 +24,12 @@ class TrainingConfig:
     """`P:` examples per step."""
     environment_examples: int = 32
     """`A:` examples per step."""
-    check_share: float = 0.15
+    check_share: float = 0.2
     """Share of the `P:` examples that are sampled from the positions in check."""
     mate_share: float = 0.1
     """Share of the `P:` examples that are sampled from the positions with exactly one mate in one."""
+    ending_share: float = 0.1
+    """Share of the `P:` examples that are sampled from endings with few pieces."""
     bf16: bool = True
     """Compute matrix products in bfloat16. Slower on a CPU without bfloat16 units."""
     muon_lr: float = 0.02
@@ -50,7 +52,8 @@ class TrainingConfig:
             raise ValueError("training: expected counts of at least 1")
         if self.width < 1 or self.width % self.heads:
             raise ValueError("training: expected a width that is a multiple of heads")
-        if min(self.check_share, self.mate_share) < 0 or self.check_share + self.mate_share > 1:
+        shares = (self.check_share, self.mate_share, self.ending_share)
+        if min(shares) < 0 or sum(shares) > 1:
             raise ValueError("training: expected shares of at least 0 that add up to at most 1")
         if not 1 <= self.board_layer <= self.layers:
             raise ValueError(f"training.board_layer: expected 1 to {self.layers}, got {self.board_layer}")

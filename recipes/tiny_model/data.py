@@ -10,6 +10,7 @@ import chess
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.conversion import endgames_kept_out
+from rookworld_rlvr.generation.sources import Source
 from rookworld_rlvr.stockfish.move_evals import MoveEvals, move_evals_lines, parse_move_evals
 from rookworld_rlvr.tasks.corpus import exclude_positions, read_corpus
 from rookworld_rlvr.tasks.types import Example
@@ -34,6 +35,11 @@ class Positions(Sequence[MoveEvals]):
     def mates(self) -> "Positions":
         """The positions with exactly one mate in one."""
         return Positions(line for line in self.lines if line.count(MATE_IN_ONE) == 1)
+
+    @cached_property
+    def endings(self) -> "Positions":
+        """The positions of games that began with few pieces."""
+        return Positions(line for line in self.lines if line.startswith(f"{Source.ending}\t"))
 
     def __len__(self) -> int:
         return len(self.lines)

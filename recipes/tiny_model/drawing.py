@@ -82,8 +82,9 @@ class DrawnExamples:
 
     def sample(self, rng: random.Random) -> MoveEvals:
         """Return a position, with colours exchanged half of the time."""
-        positions, weights = self._positions, (self._config.check_share, self._config.mate_share)
-        kinds = positions.checks or positions, positions.mates or positions, positions
+        positions, config = self._positions, self._config
+        weights = config.check_share, config.mate_share, config.ending_share
+        kinds = *(kind or positions for kind in (positions.checks, positions.mates, positions.endings)), positions
         evals = rng.choice(rng.choices(kinds, (*weights, 1 - sum(weights)))[0])
         return mirrored(evals) if rng.random() < MIRRORED else evals
 

@@ -55,7 +55,7 @@ from .policy_examples import (
     TEMPERATURE,
     Array,
     PolicyExample,
-    move_score,
+    scores_of,
     square_ids,
     win_probability_of,
 )
@@ -64,7 +64,7 @@ from .tokenizer import BLANK, BOARD_ORDER, board_pieces, opponent_token, own_tok
 # Codes of the pieces on a board; 0 is an empty square.
 CODES = "." + "PNBRQKpnbrqk"
 FIRST_BLACK = CODES.index("p")
-DECIDING = ("policy_examples", "environment_examples", "check_share", "mate_share")
+DECIDING = ("policy_examples", "environment_examples", "check_share", "mate_share", "ending_share")
 
 
 def settings_of(config: TrainingConfig, seed: int) -> dict[str, Any]:
@@ -150,7 +150,6 @@ class PackedExamples:
         self._copied_starts = _starts(arrays["a_count"] - arrays["a_prompt_length"])
         self._copied = np.unpackbits(arrays["a_copied_R"], count=int(self._copied_starts[-1])).astype(bool)
         self._numbers = np.cumsum(arrays["eval_R"], dtype=np.uint16)
-        self._scores = np.array([move_score(pawns) for pawns in arrays["evals"].tolist()])
         self._wins = np.array([win_probability_of(pawns) for pawns in arrays["evals"].tolist()])
 
     def batches(self, step: int) -> tuple[list[PolicyBatch], list[EnvironmentBatch]]:
@@ -181,7 +180,8 @@ class PackedExamples:
         tokens_BT = boards.with_tokens(rest)
         lengths = boards.ends + self._arrays["rest_count"][rows]
         moves = _Moves(self._starts["move"], rows, self._arrays["move_R"], self._numbers)
-        scores, wins = moves.padded(self._scores, -np.inf), moves.padded(self._wins, -np.inf)
+        wins = moves.padded(self._wins, -np.inf)
+        scores = scores_of(moves.padded(self._arrays["evals"], -np.inf), wins)
         soft_at, soft_first, soft = _soft_targets(tokens_BT, scores / TEMPERATURE, moves, tables)
         marker_m, marker_e, marker_b = ((tokens_BT == marker).argmax(1)[:, None] for marker in tables.markers)
         places = np.arange(tokens_BT.shape[1])

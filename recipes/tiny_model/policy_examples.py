@@ -1,6 +1,5 @@
 """Training examples of `P:` prompts, whose tokens have targets made from the evaluations of all legal moves."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,8 +28,9 @@ SoftTarget = tuple[int, bool, Array]
 SQUARES = 64
 # Temperature of the softmax over move scores that is the target of the candidates.
 TEMPERATURE = 0.04
-# The bonus of a mate in n is this, divided by n: in a won position, win probability does not distinguish mates.
-MATE_BONUS = 0.12
+# In a won position win probability does not distinguish mates. The fastest mate, in n moves, has the first of these as
+# a bonus, divided by n; a mate that takes one move more has the second one less, so that it is e times less likely.
+MATE_BONUS, MATE_DELAY = 0.12, TEMPERATURE
 # Win-probability loss that halves the value of a move.
 HALVING_LOSS = 0.1
 # Logit of a move that is already an earlier candidate.
@@ -80,16 +80,27 @@ class PolicyExample:
 
 
 def move_scores(evals: MoveEvals) -> Array:
-    """Return the win probability after each move, plus the bonus of a mate."""
-    return np.array([move_score(pawns) for pawns in evals.evals_pawns.values()])
+    """Return the score of each move; see `scores_of`."""
+    pawns = np.array([*evals.evals_pawns.values()])
+    return scores_of(pawns, np.array([win_probability_of(eval_) for eval_ in pawns.tolist()]))
 
 
-def move_score(pawns: float) -> float:
-    """Return the win probability after a move of this eval, plus the bonus of a mate."""
-    bonus = 0.0
-    if abs(pawns) > MATE_THRESHOLD_PAWNS:
-        bonus = math.copysign(MATE_BONUS / max(1, round((1000 - abs(pawns)) * 100)), pawns)
-    return win_probability_of(pawns) + bonus
+def scores_of(pawns: Array, wins: Array) -> Array:
+    """Return scores (…, N) of N moves from their evals and win probabilities, which are -inf where there is no move.
+
+    The score is the win probability, and mates are told apart by their length. The fastest one has a bonus; each move
+    that another one takes longer costs MATE_DELAY, so that a won ending has a best move far from the mate, but no mate
+    falls behind a move that does not mate. Being mated is the reverse: the slowest is best.
+    """
+    moves = np.maximum(1, np.round((1000 - np.abs(pawns)) * 100))
+    mates, mated = pawns > MATE_THRESHOLD_PAWNS, (pawns < -MATE_THRESHOLD_PAWNS) & np.isfinite(pawns)
+    fastest = np.where(mates, moves, np.inf).min(-1, keepdims=True)
+    slowest = np.where(mated, moves, 1).max(-1, keepdims=True)
+    best_other = np.where(mates, -np.inf, wins).max(-1, keepdims=True)
+    mating = np.maximum(1 + MATE_BONUS / fastest - MATE_DELAY * (moves - fastest), best_other)
+    losing = -MATE_BONUS / slowest - MATE_DELAY * (slowest - moves)
+    scores: Array = np.where(mates, mating, np.where(mated, losing, wins))
+    return scores
 
 
 # Cached, because the same evals occur again and again.

@@ -34,7 +34,7 @@ from tiny_model.environment_examples import (
 )
 from tiny_model.features import token_features
 from tiny_model.model import ModelWithHeads, Shape, export
-from tiny_model.policy_examples import BOARD_AT, PolicyExamples, attacks_of, coarse
+from tiny_model.policy_examples import BOARD_AT, TEMPERATURE, PolicyExamples, attacks_of, coarse, move_scores
 from tiny_model.tokenizer import build_tokenizer, placed_pieces
 
 TOKENIZER: Any = build_tokenizer()
@@ -62,13 +62,32 @@ def test_move_targets_follow_evals_and_omit_earlier_candidates() -> None:
     squares = [(words[at].strip(), shares) for at, _, shares in example.soft]
     named = ["".join(pair) for pair in zip([w for w, _ in squares[::2]], [w for w, _ in squares[1::2]], strict=True)]
     assert named[:2] == ["a1a8", "a1a7"] and named[-1] == named[0] and len(set(named[:-1])) == 5
-    # The mate scores 0.999 + 0.12, the other win 0.863: at a temperature of 0.04 the mate has nearly all of the target.
+    # The mate scores 1 + 0.12, the other win 0.863: at a temperature of 0.04 the mate has nearly all of the target.
     first_shares = squares[0][1]
     assert first_shares[chess.A1] > 0.99 and first_shares.sum() == pytest.approx(1.0)
     for (word, shares), place in zip(squares[::2], range(5), strict=False):
         left = {chess.parse_square(move[:2]) for move in set(MOVES) - set(named[:place])}
         assert {square for square in chess.SQUARES if shares[square] > 0} <= left
         assert shares[chess.parse_square(word)] > 0
+
+
+def test_faster_mate_is_e_times_as_likely_however_far_it_is() -> None:
+    # Mates in 10, 11 and 12, a move that keeps a pawn, and one that loses it.
+    evals = {"a1a2": 999.90, "a1a3": 999.89, "a1a4": 999.88, "a1a5": 1.0, "a1a6": -2.0}
+    scores = move_scores(MoveEvals(FEN, "test", evals))
+    assert list(np.diff(scores)[:2] / TEMPERATURE) == pytest.approx([-1, -1])
+    assert scores[0] == pytest.approx(1 + 0.12 / 10) and scores[2] > scores[3] > scores[4]
+
+
+def test_no_mate_scores_below_a_move_that_does_not_mate() -> None:
+    scores = move_scores(MoveEvals(FEN, "test", {"a1a8": 999.99, "a1a2": 999.80, "a1a7": 9.0, "a1a6": 1.0}))
+    assert scores[0] > scores[1] >= scores[2] > scores[3]
+
+
+def test_later_mate_is_better_for_the_side_that_is_mated() -> None:
+    scores = move_scores(MoveEvals(FEN, "test", {"a1a2": -999.95, "a1a3": -999.94, "a1a4": -999.99, "a1a5": -9.0}))
+    assert scores[3] > scores[1] > scores[0] > scores[2]
+    assert (scores[1] - scores[0]) / TEMPERATURE == pytest.approx(1)
 
 
 def test_best_move_target_equals_the_first_candidate() -> None:

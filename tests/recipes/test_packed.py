@@ -118,7 +118,7 @@ def test_training_from_packed_examples_has_the_same_losses(drawn: DrawnExamples,
 @pytest.mark.parametrize(
     ("changes", "seed", "message"),
     [
-        ({"check_share": 0.3}, SEED, r"training\.check_share: expected 0\.15, as in .*, got 0\.3"),
+        ({"check_share": 0.3}, SEED, r"training\.check_share: expected 0\.2, as in .*, got 0\.3"),
         ({"policy_examples": 25}, SEED, r"training\.policy_examples: expected 24"),
         ({}, 4, "seed: expected 3"),
         ({"steps": STEPS + 1}, SEED, r"training\.steps: expected at most 6, as in .*, got 7"),

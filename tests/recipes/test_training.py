@@ -92,7 +92,13 @@ def one_step(config: TrainingConfig, rows: list[Example], count: int = 4) -> dic
 
 @pytest.mark.slow
 def test_all_losses_fall(transitions: list[Example], tmp_path: Path) -> None:
-    common = {"policy_examples": 8, "environment_examples": 8, "check_share": 0.0, "mate_share": 0.0}
+    common = {
+        "policy_examples": 8,
+        "environment_examples": 8,
+        "check_share": 0.0,
+        "mate_share": 0.0,
+        "ending_share": 0.0,
+    }
     config = replace(SMALL, steps=80, log_every=20, save_every=200, bf16=False, **common)
     _, logged = learn(tmp_path / "out", transitions, config)
     assert [entry["step"] for entry in logged] == [20, 40, 60, 80]
@@ -227,18 +233,21 @@ def test_gradients_have_the_strides_of_their_parameters(transitions: list[Exampl
     assert other_strides == []
 
 
-def test_check_and_mate_positions_are_sampled_by_their_shares(transitions: list[Example]) -> None:
+def test_checks_mates_and_endings_are_sampled_by_their_shares(transitions: list[Example]) -> None:
     check, mate, two_mates = "4k3/8/8/8/8/8/4r3/4K3 w - - 0 1", FEN, "6k1/5ppp/8/8/8/8/8/RR5K w - - 0 1"
     evals = {check: {"e1e2": 5.0}, mate: {"a1a8": 999.99}, two_mates: {"a1a8": 999.99, "b1b8": 999.99}}
+    ending = MoveEvals("8/8/8/8/8/3k4/8/R3K3 w - - 0 1", "ending", {"a1a8": 999.9})
     rare = [render_move_evals(MoveEvals(fen, "test", moves)) for fen, moves in evals.items()]
-    data = Positions([*positions(200).lines, *rare])
+    data = Positions([*positions(200).lines, *rare, render_move_evals(ending)])
     assert [row.fen for row in data.checks][-1] == check and [row.fen for row in data.mates] == [mate]
-    config, rng = replace(SMALL, check_share=0.3, mate_share=0.2), random.Random(0)
+    assert [row.fen for row in data.endings] == [ending.fen]
+    config, rng = replace(SMALL, check_share=0.3, mate_share=0.2, ending_share=0.25), random.Random(0)
     examples = DrawnExamples(config, 3, build_tokenizer(), data, transitions)
     boards = [chess.Board(examples.sample(rng).fen) for _ in range(1000)]
     assert sum(board.is_check() for board in boards) / 1000 == pytest.approx(0.3, abs=0.06)
-    kings = sum(len(board.piece_map()) == len(chess.Board(mate).piece_map()) for board in boards)
-    assert kings / 1000 == pytest.approx(0.2, abs=0.06)
+    for fen, share in ((mate, 0.2), (ending.fen, 0.25)):
+        pieces = sum(len(board.piece_map()) == len(chess.Board(fen).piece_map()) for board in boards)
+        assert pieces / 1000 == pytest.approx(share, abs=0.06)
 
 
 def test_longer_run_resumes_only_from_before_its_decay(transitions: list[Example], tmp_path: Path) -> None:
