@@ -67,6 +67,17 @@ def test_huge_attention_scores_give_finite_output_and_gradient() -> None:
     assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in given)
 
 
+def test_keys_far_below_the_largest_score_have_no_weight_or_gradient() -> None:
+    scores = torch.tensor([0.0, -50.0, -70.0, -95.0, -120.0])
+    keys, values = scores.view(1, 5, 1).requires_grad_(), torch.ones(1, 5, 1, requires_grad=True)
+    out = attend(torch.ones(1, 1), [Block(keys, values, torch.zeros(1, 1, 5))], 1.0)
+    out.sum().backward()
+    assert keys.grad is not None and values.grad is not None and out.item() == 1.0
+    # A result below the smallest normal number of float32, 1.2e-38, would slow down all later products.
+    assert values.grad.flatten().tolist() == [1.0, pytest.approx(math.exp(-50)), 0.0, 0.0, 0.0]
+    assert keys.grad.flatten()[2:].tolist() == [0.0] * 3
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_block_attention_returns_query_dtype_with_float32_accuracy(dtype: torch.dtype) -> None:
     given = [tensor.detach().to(dtype) for tensor in states(torch.float32)]

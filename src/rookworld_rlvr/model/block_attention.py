@@ -10,12 +10,18 @@ Rows are queries; their leading dimensions are flattened. The product of a block
 equal, consecutive pieces into which the rows are divided. Each piece attends to S keys of its own.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+# Scores of a row below its largest one, from which on a weight counts as 0; and a bound just above that weight.
+LEAST_SCORE = -60.0
+LEAST_WEIGHT = 1.01 * math.exp(LEAST_SCORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +101,15 @@ def _scores(scaled: Tensor, keys_NSD: Tensor, bias: Tensor) -> Tensor:
 
 
 def _exponentiate(scores: Sequence[Tensor]) -> Tensor:
-    """Replace scores, in place, by weights: their exponentials, scaled to at most 1. Return each row's sum, flat."""
+    """Replace scores, in place, by weights: their exponentials, scaled to at most 1. Return each row's sum, flat.
+
+    Weights below exp(LEAST_SCORE) are 0. They would not change a sum, but a CPU takes 10 to 200 times as long for
+    exponentials of -inf or with a denormal result, and for products with such results.
+    """
     largest = torch.stack([part.amax(-1).flatten() for part in scores]).amax(0)
     sums = torch.zeros_like(largest)
     for part in scores:
-        part.sub_(largest.view(*part.shape[:-1], 1)).exp_()
+        part.sub_(largest.view(*part.shape[:-1], 1)).clamp_(min=LEAST_SCORE).exp_()
+        functional.threshold_(part, LEAST_WEIGHT, 0.0)
         sums += part.sum(-1).flatten()
     return sums
