@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rookworld_rlvr.errors import UserError
-from rookworld_rlvr.model.device import add_gradients, map_on_cores
+from rookworld_rlvr.model.device import Precision, add_gradients, autocast, map_on_cores
 from rookworld_rlvr.training.saved_state import (
     Header,
     NotFiniteError,
@@ -181,7 +181,8 @@ class Training:
         self, learned: Sequence[Tensor], losses_of: LossesOf
     ) -> tuple[dict[str, float], tuple[Tensor | None, ...]]:
         """Return losses of a part and gradients of `learned`, whose last tensor is the token embeddings (V, H)."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16):
+        precision = Precision.bf16 if self.config.bf16 else Precision.fp32
+        with autocast(self.device, precision, keep_casts=False):
             losses = losses_of(learned[-1])
         total = torch.stack(list(losses.values())).sum()
         gradients = torch.autograd.grad(total, list(learned), allow_unused=True)

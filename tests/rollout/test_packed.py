@@ -1,6 +1,9 @@
 """A packed batch gives the log-probs and gradients of the padded one, and computes no token twice."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rookworld_rlvr.model.batch import Batch, micro_batches
+from rookworld_rlvr.model.device import Precision
 from rookworld_rlvr.model.packed import pack
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Score
@@ -124,3 +128,33 @@ def test_a_row_without_a_trained_token_is_refused(batch: Batch) -> None:
     mask_BT[3] = False
     with pytest.raises(ValueError, match="expected a trained token in every row"):
         pack(replace(batch, loss_mask_BT=mask_BT))
+
+
+@contextmanager
+def another_thread_that_casts() -> Iterator[None]:
+    """Enter and leave bf16 contexts in another thread, as a thread does that computes another micro-batch."""
+    stop = Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            with torch.autocast("cpu", torch.bfloat16):
+                pass
+
+    thread = Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_gradients_in_bf16_do_not_depend_on_another_thread(policies: tuple[Policy, Policy]) -> None:
+    # More tokens than a chunk of the head has, so that its weight is used more than once.
+    groups = [group(prompt, lengths * 12) for prompt, lengths in LENGTHS.items()]
+    batch, policy = make_batch(groups, pad_id=PAD, device=CPU), replace(policies[1], precision=Precision.bf16)
+    _, alone = logprobs_and_gradient(policy, batch)
+    for _ in range(5):
+        with another_thread_that_casts():
+            _, beside = logprobs_and_gradient(policy, batch)
+        assert all(map(torch.equal, alone, beside))

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 # Scores of a row below its largest one, from which on a weight counts as 0; and a bound just above that weight.
 LEAST_SCORE = -60.0
@@ -110,6 +109,6 @@ def _exponentiate(scores: Sequence[Tensor]) -> Tensor:
     sums = torch.zeros_like(largest)
     for part in scores:
         part.sub_(largest.view(*part.shape[:-1], 1)).clamp_(min=LEAST_SCORE).exp_()
-        functional.threshold_(part, LEAST_WEIGHT, 0.0)
+        torch.threshold_(part, LEAST_WEIGHT, 0.0)
         sums += part.sum(-1).flatten()
     return sums

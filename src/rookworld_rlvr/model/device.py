@@ -70,9 +70,16 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
     return Precision.bf16 if native and allowed else Precision.fp32
 
 
-def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
-    """Return a context of bf16 autocast if the precision is bf16, otherwise a context that changes nothing."""
-    return torch.autocast(device.type, torch.bfloat16) if precision is Precision.bf16 else nullcontext()
+def autocast(device: torch.device, precision: Precision, *, keep_casts: bool = True) -> AbstractContextManager[Any]:
+    """Return a context of bf16 autocast if the precision is bf16, otherwise a context that changes nothing.
+
+    With `keep_casts` a weight is cast once in the context. All threads share these casts, and the first thread that
+    leaves removes them; so where threads differentiate side by side, whether two uses of a weight share a cast, whose
+    gradients are then added in bf16, would depend on timing.
+    """
+    if precision is not Precision.bf16:
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=keep_casts)
 
 
 def device_name(device: torch.device) -> str:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..objective import Head, ReferenceStates, StatisticsOptions, TokenStatistics, token_statistics
 from .batch import TokenBatch, micro_batch_indices
-from .device import Precision, autocast
+from .device import Precision, autocast, is_accelerator
 from .packed import Packed, pack
 from .sharded import is_sharded, run_forward, unshard
 from .shared_prefix import sharing, states
@@ -107,7 +107,8 @@ class Policy:
             )
             return statistics.logprobs, statistics.entropy, statistics.ref_logprobs, statistics.kl_exact
 
-        with self.autocast():
+        # On a CPU several threads may compute statistics at a time; see `device.autocast`.
+        with autocast(self.device, self.precision, keep_casts=is_accelerator(self.device)):
             return TokenStatistics(*run_forward(self.model, compute))
 
     @torch.no_grad()
