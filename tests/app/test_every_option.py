@@ -78,7 +78,7 @@ OPTIONS: dict[str, Option] = {
     "evaluation.mates": Option("/nope", "refused"),
     "evaluation.match_pairs": Option(7, "match"),
     "evaluation.match_plies": Option(7, "match"),
-    "evaluation.decoding": Option("legal", "match"),
+    "evaluation.decoding": Option("text", "match"),
     "evaluation.curve_every": Option(2, "folder", ("evaluation.curve_rows=2",)),
     "evaluation.curve_rows": Option(2, "rows", ("evaluation.curve_rows=3",)),
     "name": Option("other", "folder"),

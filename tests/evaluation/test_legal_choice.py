@@ -57,10 +57,15 @@ def test_chosen_move_is_the_likeliest_or_drawn_by_probability(policy: Policy) ->
     [logprobs] = legal_logprobs(policy, task, [task.prompt(CHECK)])
     best = max(logprobs, key=logprobs.__getitem__)
     assert LegalPlayer(policy, task).choose([board, chess.Board(MATE)], [0, 1]) == [best, ""]
-    drawn = [LegalPlayer(policy, task, temperature=1.0).drawn(logprobs, number, board) for number in range(2000)]
+    player = LegalPlayer(policy, task, DecodingConfig(temperature=1.0))
+    drawn = [player.drawn(logprobs, number, board) for number in range(2000)]
     total = math.log(sum(map(math.exp, logprobs.values())))
     for move, logprob in logprobs.items():
         assert drawn.count(move) / len(drawn) == pytest.approx(math.exp(logprob - total), abs=0.05)
+    of_two = LegalPlayer(policy, task, DecodingConfig(temperature=9.0, top_k=2))
+    assert {of_two.drawn(logprobs, number, board) for number in range(99)} == set(
+        sorted(logprobs, key=logprobs.__getitem__)[-2:]
+    )
 
 
 def test_values_are_those_of_the_likeliest_legal_move(policy: Policy) -> None:
@@ -98,7 +103,10 @@ def test_chat_model_chooses_behind_the_beginning_of_its_answer(
 def test_a_player_that_must_choose_needs_completions_that_begin_with_a_move(policy: Policy) -> None:
     policy_task, chat = task_named("policy"), task_named("chat").configured(ChatPromptConfig(thinking=True))
     generator = make_generator(policy, GeneratorConfig())
-    for task, decoding, kind in ((chat, Decoding.text, ModelPlayer), (policy_task, Decoding.legal, LegalPlayer)):
+    for task, decoding, kind in (
+        (chat, Decoding.text, ModelPlayer), (policy_task, Decoding.legal, LegalPlayer),
+        (chat, Decoding.auto, ModelPlayer), (policy_task, Decoding.auto, LegalPlayer),
+    ):  # fmt: skip
         assert isinstance(model_player(policy, generator, DecodingConfig(), 0, task, decoding), kind)
     with pytest.raises(UserError, match=r"evaluation.decoding: expected text, since words come first in chat"):
         model_player(policy, generator, DecodingConfig(), 0, chat, Decoding.legal)

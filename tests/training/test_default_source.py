@@ -15,7 +15,7 @@ from rookworld_rlvr.training.trainer import train as train_run
 
 Train = Callable[..., Path]
 DEFAULTS = ("rubric.source=cached", "data.train=default", "data.held_out=default", "data.tasks=[policy,environment:0]")
-LOSS = "policy/win_probability_loss"
+LOSS, CHOICE_LOSS = "policy/win_probability_loss", "policy/legal_choice_loss"
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +49,12 @@ def test_without_a_cache_labels_score_and_no_loss_is_measured(train: Train) -> N
     assert LOSS not in summary(folder)["before"]
 
 
-def test_a_match_by_legal_choice_has_no_illegal_move(train: Train) -> None:
+def test_a_run_chooses_among_legal_moves_unless_it_is_to_write_them(train: Train) -> None:
     given = ("steps=1", "evaluation.rows=1", "evaluation.match_pairs=1", "evaluation.match_plies=2")
-    illegal = {
-        decoding: summary(train(*DEFAULTS, *given, f"evaluation.decoding={decoding}"))["match"]["illegal"]["value"]
-        for decoding in ("text", "legal")
-    }
-    assert illegal["text"] > 0 == illegal["legal"]
+    chosen, written = (summary(train(*DEFAULTS, *given, *more)) for more in ((), ("evaluation.decoding=text",)))
+    assert written["match"]["illegal"]["value"] > 0 == chosen["match"]["illegal"]["value"]
+    assert (chosen["match"]["decoding"], written["match"]["decoding"]) == ("legal", "text")
+    assert CHOICE_LOSS in chosen["before"] and CHOICE_LOSS not in written["before"]
 
 
 def test_a_summary_has_sampled_rows_spread_match_and_worse_keys(train: Train) -> None:

@@ -8,10 +8,11 @@ from ..errors import UserError, prefixed
 from ..evaluation.acpl import DEPTHS, NODES, acpl_opponent, acpl_suite, planned_games, stockfish_engines
 from ..evaluation.adjudication import OpenReferee, open_referee
 from ..evaluation.completions import MoveMeasures, greedy_completions, held_out_suite
+from ..evaluation.config import Decoding
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.label_loss import label_loss_suite, label_losses
-from ..evaluation.legal_choice import choice_values, model_player
+from ..evaluation.legal_choice import choice_values, decoding_of, model_player
 from ..evaluation.llm_chess import llm_chess_suite
 from ..evaluation.match import (
     RULES,
@@ -37,7 +38,7 @@ from ..model.weights import checksum
 from ..rewards.move_evaluations import MoveEvaluations
 from ..rollout.generator import Generator
 from ..stockfish.engine import EngineConfig
-from ..tasks import all_tasks
+from ..tasks import Task, all_tasks
 from ..tasks.corpus import example_key
 from ..training.data import EvaluationData, evaluation_rows, unseen_mates
 from .build import warn_of_weights
@@ -80,7 +81,8 @@ def build_suites(evaluated: Evaluated) -> list[Suite]:
 
 def _held_out(task: str, evaluated: Evaluated) -> Suite:
     data, evaluations = evaluated.data, evaluated.evaluations
-    choose = partial(choice_values, evaluated.policy)
+    written = evaluated.config.evaluation.decoding is Decoding.text
+    choose = None if written else partial(choice_values, evaluated.policy)
     return held_out_suite(
         task,
         data.held_out,
@@ -97,7 +99,7 @@ def _mate_in_one(evaluated: Evaluated) -> Suite:
         raise UserError("evaluation.mates: expected a file, which suites=[mate_in_one] needs, got none")
     kept, left_out = unseen_mates(path, evaluated.data.trained)
     facts = {"file": path, "positions_in_training": left_out}
-    return mate_in_one_suite(_player(evaluated, DecodingConfig()), kept, facts=facts)
+    return mate_in_one_suite(_writer(evaluated, DecodingConfig()), kept, facts=facts)
 
 
 def _puzzles(evaluated: Evaluated) -> Suite:
@@ -107,12 +109,12 @@ def _puzzles(evaluated: Evaluated) -> Suite:
     with prefixed("evaluation.puzzles", ValueError, OSError):
         chosen = choose_puzzles(config.puzzles, evaluated.data.trained, config.rows)
     facts = {"file": config.puzzles, "positions_in_training": chosen.left_out}
-    return puzzle_suite(_player(evaluated, DecodingConfig()), chosen.puzzles, facts=facts)
+    return puzzle_suite(_writer(evaluated, DecodingConfig()), chosen.puzzles, facts=facts)
 
 
 def _selfplay(evaluated: Evaluated) -> Suite:
     config = evaluated.config
-    player = _player(evaluated, config.selfplay.decoding)
+    player = _writer(evaluated, config.selfplay.decoding)
     return selfplay_suite(player, config.selfplay, seed=config.seed, name=config.model.path)
 
 
@@ -129,7 +131,7 @@ def _referee(evaluated: Evaluated) -> tuple[OpenReferee, str]:
 def _conversion(evaluated: Evaluated) -> Suite:
     """Return the suite. Raises UserError if the engine that defends does not work."""
     config, path = evaluated.config.conversion, evaluated.config.stockfish.path
-    facts = {}
+    facts = {"decoding": str(_decoding(evaluated))}
     if Defender.engine in config.defenders:
         facts["engine"] = _engine_name(defending_engine(path), "conversion.defenders")
     ours = _player_maker(evaluated, evaluated.policy, evaluated.generator, published_decoding())
@@ -146,16 +148,38 @@ def _engine_name(opponent: OpponentConfig, where: str) -> str:
         raise UserError(f"{where}: {error}") from error
 
 
-def _player(evaluated: Evaluated, decoding: DecodingConfig) -> Player:
-    return _player_maker(evaluated, evaluated.policy, evaluated.generator, decoding)(evaluated.config.seed)
+def _writer(evaluated: Evaluated, decoding: DecodingConfig) -> Player:
+    return _writer_maker(evaluated, decoding)(evaluated.config.seed)
 
 
-def _player_maker(evaluated: Evaluated, policy: Policy, generator: Generator, decoding: DecodingConfig) -> MakePlayer:
+def _writer_maker(evaluated: Evaluated, decoding: DecodingConfig) -> MakePlayer:
+    """Return a function that makes the player of a suite that counts illegal moves: by default it writes its moves."""
+    return _player_maker(evaluated, evaluated.policy, evaluated.generator, decoding, by_default=Decoding.text)
+
+
+def _player_maker(
+    evaluated: Evaluated,
+    policy: Policy,
+    generator: Generator,
+    decoding: DecodingConfig,
+    *,
+    by_default: Decoding = Decoding.auto,
+) -> MakePlayer:
+    """Return a function that makes a model's player from a seed; `by_default` holds unless the user asked for a way."""
+    task, asked = _playing_task(evaluated), evaluated.config.evaluation.decoding
+    how = by_default if asked is Decoding.auto else asked
+    return lambda seed: model_player(policy, generator, decoding, seed, task, how)
+
+
+def _playing_task(evaluated: Evaluated) -> Task:
     task = evaluated.config.data.player()
     if task is None:
         raise UserError("data.tasks: expected a task that names a move, which games and puzzles need, got none")
-    how = evaluated.config.evaluation.decoding
-    return lambda seed: model_player(policy, generator, decoding, seed, task, how)
+    return task
+
+
+def _decoding(evaluated: Evaluated) -> Decoding:
+    return decoding_of(evaluated.policy, _playing_task(evaluated), evaluated.config.evaluation.decoding)
 
 
 def _match(evaluated: Evaluated) -> Suite:
@@ -165,7 +189,10 @@ def _match(evaluated: Evaluated) -> Suite:
     referee, adjudicator = _referee(evaluated)
     opponent, name, facts = _opponent(evaluated, config)
     setting = MatchSetting(
-        referee, seed, (evaluated.config.model.path, name), facts={"adjudicator": adjudicator, **facts}
+        referee,
+        seed,
+        (evaluated.config.model.path, name),
+        facts={"adjudicator": adjudicator, "decoding": _decoding(evaluated), **facts},
     )
     return match_suite(ours, opponent, config, setting)
 
@@ -191,7 +218,7 @@ def _opponent(evaluated: Evaluated, config: MatchConfig) -> tuple[OpenPlayer, st
 
 def _llm_chess(evaluated: Evaluated) -> Suite:
     config = evaluated.config
-    player = _player_maker(evaluated, evaluated.policy, evaluated.generator, published_decoding())
+    player = _writer_maker(evaluated, published_decoding())
     return llm_chess_suite(player, games=config.evaluation.rows, seed=config.seed, name=config.model.path)
 
 
@@ -201,7 +228,7 @@ def _acpl(evaluated: Evaluated) -> Suite:
     nodes = config.evaluation.nodes or NODES
     engines = stockfish_engines(EngineConfig(**asdict(config.stockfish)), nodes, config.seed)
     name = _engine_name(acpl_opponent(config.stockfish.path, DEPTHS[0]), "suites=[acpl]")
-    player = _player_maker(evaluated, evaluated.policy, evaluated.generator, published_decoding())
+    player = _writer_maker(evaluated, published_decoding())
     return acpl_suite(
         player,
         engines,

@@ -7,6 +7,8 @@ from enum import StrEnum
 class Decoding(StrEnum):
     """Way in which a model chooses a move."""
 
+    auto = "auto"
+    """`legal` in matches and won positions if the model can, otherwise `text`."""
     legal = "legal"
     """The likeliest legal move, see `legal_choice`."""
     text = "text"
@@ -27,9 +29,10 @@ class EvaluationBaseConfig:
     match_plies: int = 60
     """Number of plies after the opening at which a game of the match ends and is adjudicated, by Stockfish if it is
     installed and otherwise by material."""
-    decoding: Decoding = Decoding.text
-    """How a model chooses its moves in games and puzzles: `text`, the move that it writes, or `legal`, the likeliest
-    legal move. Held-out rows have both, see `policy/legal_choice_loss`."""
+    decoding: Decoding = Decoding.auto
+    """How a model chooses its moves: `legal`, the likeliest legal move, or `text`, the move that it writes. `auto` is
+    `legal` in matches and won positions, if the task's completions begin with the move, and `text` in puzzles and in
+    games that count illegal moves. Held-out rows have both, see `policy/legal_choice_loss`, except with `text`."""
 
     def __post_init__(self) -> None:
         if self.match_pairs < 0 or self.match_plies < 1:

@@ -8,7 +8,7 @@ the distribution that the term over all legal moves trains (`training.all_moves`
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import chess
 import torch
@@ -33,11 +33,12 @@ Row = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LegalPlayer:
-    """A model that plays the likeliest legal move, or draws among the legal moves at a temperature above 0."""
+    """A model that plays the likeliest legal move, or at a temperature above 0 draws one of the `top_k` likeliest."""
 
     policy: Policy
     task: Task
-    temperature: float = 0.0
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    """Temperature, and number of the likeliest legal moves to draw from; 0 draws from all of them."""
     seed: int = 0
 
     def choose(self, boards: Sequence[chess.Board], numbers: Sequence[int]) -> list[str]:
@@ -51,24 +52,36 @@ class LegalPlayer:
         """Return the move of a position for these log-probs, nat, by legal move; empty without any."""
         if not logprobs:
             return ""
-        best = likeliest(logprobs)
-        if not self.temperature:
+        best, temperature = likeliest(logprobs), self.decoding.temperature
+        if not temperature:
             return best
-        weights = [math.exp((value - logprobs[best]) / self.temperature) for value in logprobs.values()]
-        return random.Random(f"{self.seed}:{number}:{board.fen()}").choices(list(logprobs), weights)[0]
+        moves = sorted(logprobs, key=logprobs.__getitem__, reverse=True)[: self.decoding.top_k or None]
+        weights = [math.exp((logprobs[move] - logprobs[best]) / temperature) for move in moves]
+        return random.Random(f"{self.seed}:{number}:{board.fen()}").choices(moves, weights)[0]
 
 
 def model_player(
     policy: Policy, generator: Generator, config: DecodingConfig, seed: int, task: Task, decoding: Decoding
 ) -> Player:
-    """Return the player of a model. Raises UserError if it must choose but the task's completions begin with words."""
-    if decoding is Decoding.text:
+    """Return the player of a model, see `decoding_of`.
+
+    Raises UserError if it must choose but the task's completions begin with words.
+    """
+    if decoding_of(policy, task, decoding) is Decoding.text:
         return ModelPlayer(generator, policy.tokenizer, config, seed, task)
     if task.opening(task.query(task.prompt(chess.STARTING_FEN))) is None:
         raise UserError(f"evaluation.decoding: expected text, since words come first in {task.name}, got legal")
     with prefixed("evaluation.decoding: expected text, got legal", ValueError):
         require_move_tokens(policy, task)
-    return LegalPlayer(policy, task, config.temperature, seed)
+    return LegalPlayer(policy, task, config, seed)
+
+
+def decoding_of(policy: Policy, task: Task, decoding: Decoding) -> Decoding:
+    """Return the decoding, with `auto` replaced by `legal` if the model can choose a legal move, else by `text`."""
+    if decoding is not Decoding.auto:
+        return decoding
+    begins = task.opening(task.query(task.prompt(chess.STARTING_FEN))) is not None
+    return Decoding.legal if begins and separates_moves(policy, task) else Decoding.text
 
 
 def likeliest(logprobs: Mapping[str, float]) -> str:

@@ -43,7 +43,7 @@ class DecodingConfig:
     temperature: float = 0.0
     """Sampling temperature. 0 decodes greedily."""
     top_k: int = 0
-    """Number of most likely tokens to sample from. 0 samples from all tokens."""
+    """Number of most likely tokens, or legal moves, to sample from. 0 samples from all of them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf") or self.top_k < 0:

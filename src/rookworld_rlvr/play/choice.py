@@ -97,7 +97,7 @@ class MoveChooser:
         candidates = {move: pawns for move, pawns in self._task.candidates(first, query).items() if move in legal}
         if self._decoding is Decoding.legal and self._task.opening(query) is not None:
             [logprobs] = legal_logprobs(self.policy, self._task, [prompt])
-            player = LegalPlayer(self.policy, self._task, decoding.temperature, self._seed)
+            player = LegalPlayer(self.policy, self._task, decoding, self._seed)
             move = player.drawn({move: logprobs[move] for move in legal}, number, board)
             return Choice(move, first, written, candidates, (), replaced=False)
         illegal: list[str] = []

@@ -11,7 +11,8 @@ import torch
 
 from ..errors import ScorerError, first_line
 from ..evaluation.adjudication import Referee, open_referee
-from ..evaluation.legal_choice import model_player
+from ..evaluation.config import Decoding
+from ..evaluation.legal_choice import decoding_of, model_player
 from ..evaluation.match import (
     MakePlayer,
     MatchConfig,
@@ -30,6 +31,7 @@ from ..progress import progress
 from ..rollout.generator import Generator, GeneratorError
 from ..stability.faults import StopRequestedError
 from ..stockfish.engine import engine_config
+from ..tasks import Task
 from .config import RunConfig
 from .run import Run
 
@@ -41,7 +43,7 @@ class MatchResult:
     table: Mapping[str, Measure] = field(default_factory=dict)
     """Measures by the keys of the suite `match`; `n` counts games."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Pentanomial counts, likelihood of superiority and the adjudicator."""
+    """Pentanomial counts, likelihood of superiority, the adjudicator, and the decoding of the moves."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary's `match`: the table with keys without the suite's name, and the facts."""
@@ -54,9 +56,10 @@ def play_against_start(run: Run) -> MatchResult:
 
     The result is empty if no match is configured, or if no task of the run names a move.
 
-    Both models sample as the published self-play did. An illegal move is sampled again, then replaced (see
-    `evaluation.match`). If Stockfish does not work, games are adjudicated by material, and a line says so. Without a
-    generator or memory there is no match, and a line says so. Raises StopRequestedError if a stop was requested.
+    Both models sample as the published self-play did, by default among the legal moves. An illegal move is sampled
+    again, then replaced (see `evaluation.match`). If Stockfish does not work, games are adjudicated by material, and a
+    line says so. Without a generator or memory there is no match, and a line says so. Raises StopRequestedError if a
+    stop was requested.
     """
     if not run.config.evaluation.match_pairs or not run.data.held_out or run.config.data.player() is None:
         return MatchResult()
@@ -111,7 +114,8 @@ def _played(run: Run, policy: Policy, original: Policy, referee: Referee) -> Mat
         run.say(f"match: the engine failed, so further games are adjudicated by material: {reason}")
     # The suite counts pairs of games, the table games.
     table = {key: replace(measure, n=2 * measure.n) for key, measure in suite_table(suite, rows).items()}
-    return MatchResult(table, {**suite.conclude(rows), "adjudicator": "; ".join(dict.fromkeys(names))})
+    facts = {"adjudicator": "; ".join(dict.fromkeys(names)), "decoding": _decoding(run)}
+    return MatchResult(table, {**suite.conclude(rows), **facts})
 
 
 def _players(run: Run, generator: Generator, policy: Policy, chosen: Callable[[int], None]) -> MakePlayer:
@@ -129,10 +133,18 @@ def _players(run: Run, generator: Generator, policy: Policy, chosen: Callable[[i
 
 def player_of(run: Run, generator: Generator, policy: Policy, seed: int) -> Player:
     """Return a player of the match: the policy by the run's prompts and decoding."""
+    decoding = match_config(run.config).decoding
+    return model_player(policy, generator, decoding, seed, _task(run), run.config.evaluation.decoding)
+
+
+def _decoding(run: Run) -> Decoding:
+    return decoding_of(run.context.policy, _task(run), run.config.evaluation.decoding)
+
+
+def _task(run: Run) -> Task:
     task = run.config.data.player()
     assert task is not None
-    decoding = match_config(run.config).decoding
-    return model_player(policy, generator, decoding, seed, task, run.config.evaluation.decoding)
+    return task
 
 
 @dataclass(frozen=True, slots=True)
