@@ -98,17 +98,6 @@ def states(model: PreTrainedModel, tokens_BT: Tensor, positions_BT: Tensor, layo
     return last
 
 
-def attend_prompts(query_PHLD: Tensor, key_PKLD: Tensor, value_PKLD: Tensor, scaling: float) -> Tensor:
-    """Return the causal attention of right-padded prompts to themselves, (P, L, H, D)."""
-    groups, heads, length, width = query_PHLD.shape
-    key_heads = key_PKLD.shape[1]
-    query = query_PHLD.reshape(groups, key_heads, -1, width)
-    scores = (query @ key_PKLD.transpose(-1, -2)).view(groups, key_heads, -1, length, length)
-    weights = (scores * scaling + causal_bias(length, scores.device)).softmax(-1).to(value_PKLD.dtype)
-    mixed = weights.view(groups, key_heads, -1, length) @ value_PKLD
-    return mixed.view(groups, heads, length, width).transpose(1, 2)
-
-
 def attend_shared(
     query_PGHTD: Tensor,
     prefix: tuple[Tensor, Tensor, Tensor],

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..model.batch import padded, position_ids
 from ..model.device import cores, map_on_cores
 from ..model.sharded import is_sharded
-from ..model.shared_prefix import attend_prompts, attend_shared, attention_bias, sharing, states
+from ..model.shared_prefix import attend_shared, attention_bias, sharing, states
 from .generator import Prompts, SampledCompletion, TrainerModelGenerator, room_for
 from .sampling import inverse_cdf, top_k_logprobs
 
@@ -212,7 +212,9 @@ class PromptLayout:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         self.keys_PKLD.append(key.contiguous())
         self.values_PKLD.append(value.contiguous())
-        return attend_prompts(query, key, value, scaling)
+        # A pad follows its prompt, so that no token of a prompt sees one.
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
+        return mixed.transpose(1, 2)
 
 
 class GroupLayout:
