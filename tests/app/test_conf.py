@@ -87,6 +87,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "evaluation.sampled_rows": 0,
         "evaluation.curve_rows": 64,
         "evaluation.curve_every": 40,
+        "evaluation.decoding": "text",
         "evaluation.match_pairs": 0,
     },
     "experiment=long": {
