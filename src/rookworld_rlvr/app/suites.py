@@ -165,9 +165,9 @@ def _player_maker(
     *,
     by_default: Decoding = Decoding.auto,
 ) -> MakePlayer:
-    """Return a function that makes a model's player from a seed; `by_default` holds unless the user asked for a way."""
-    task, asked = _playing_task(evaluated), evaluated.config.evaluation.decoding
-    how = by_default if asked is Decoding.auto else asked
+    """Return a function that makes a model's player from a seed; `by_default` replaces `evaluation.decoding=auto`."""
+    task, configured = _playing_task(evaluated), evaluated.config.evaluation.decoding
+    how = by_default if configured is Decoding.auto else configured
     return lambda seed: model_player(policy, generator, decoding, seed, task, how)
 
 
