@@ -12,7 +12,7 @@ from ..evaluation.config import Decoding
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.label_loss import label_loss_suite, label_losses
-from ..evaluation.legal_choice import choice_values, decoding_of, model_player
+from ..evaluation.legal_choice import choice_measure, decoding_of, model_player
 from ..evaluation.llm_chess import llm_chess_suite
 from ..evaluation.match import (
     RULES,
@@ -81,8 +81,7 @@ def build_suites(evaluated: Evaluated) -> list[Suite]:
 
 def _held_out(task: str, evaluated: Evaluated) -> Suite:
     data, evaluations = evaluated.data, evaluated.evaluations
-    written = evaluated.config.evaluation.decoding is Decoding.text
-    choose = None if written else partial(choice_values, evaluated.policy)
+    choose = choice_measure(evaluated.policy, evaluated.config.evaluation.decoding)
     return held_out_suite(
         task,
         data.held_out,

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import chess
 import torch
@@ -23,6 +24,7 @@ from ..stockfish.analysis import Analysis
 from ..stockfish.move_values import move_values
 from ..tasks import Task, task_named
 from ..tasks.types import Example
+from .completions import Choose
 from .config import Decoding
 from .players import DecodingConfig, ModelPlayer, Player
 
@@ -87,6 +89,11 @@ def decoding_of(policy: Policy, task: Task, decoding: Decoding) -> Decoding:
 def likeliest(logprobs: Mapping[str, float]) -> str:
     """Return the move of the highest log-prob; the first in their order if several are equal."""
     return max(logprobs, key=logprobs.__getitem__)
+
+
+def choice_measure(policy: Policy, decoding: Decoding) -> Choose | None:
+    """Return `choice_values` of a policy, or None if it is measured by what it writes alone."""
+    return None if decoding is Decoding.text else partial(choice_values, policy)
 
 
 def choice_values(

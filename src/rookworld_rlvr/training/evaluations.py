@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from ..evaluation.completions import Sampling, evaluate, evaluate_sampled, fens_of
-from ..evaluation.config import Decoding
 from ..evaluation.headline import LEAST_ROWS, decision_keys, greedy_keys
 from ..evaluation.keys import SAMPLED, SPREAD
-from ..evaluation.legal_choice import choice_values
+from ..evaluation.legal_choice import choice_measure
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
 from ..evaluation.players import ModelPlayer, rule_losses
 from ..evaluation.table import Gain, Measure, Row, paired_gain, summarise, to_json
@@ -32,8 +31,7 @@ def evaluated(run: Run, name: str) -> list[Row]:
     """
     model = (run.context.sampler.generator, run.context.policy.tokenizer)
     with run.context.averaged_policy():
-        written = run.config.evaluation.decoding is Decoding.text
-        choose = None if written else partial(choice_values, run.context.policy)
+        choose = choice_measure(run.context.policy, run.config.evaluation.decoding)
         greedy = partial(evaluate, *model, evaluations=run.evaluations, choose=choose)
         rows = _by_all_ranks(run, f"evaluation {name}", run.data.held_out, greedy)
         sample = partial(evaluate_sampled, *model, sampling=run.sampling, evaluations=run.evaluations)
