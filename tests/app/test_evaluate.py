@@ -198,6 +198,25 @@ def test_every_suite_can_be_selected_by_name_and_has_rows(
     assert (tmp_path / "games.pgn").read_text().count("[Event ") == 2
 
 
+def test_suites_that_count_illegal_moves_write_and_the_others_choose(evaluate: Evaluate, tmp_path: Path) -> None:
+    (tmp_path / "mates.jsonl").write_text(json.dumps(MATE) + "\n")
+    (tmp_path / "puzzles.csv").write_text(PUZZLES)
+    given = (f"evaluation.mates={tmp_path / 'mates.jsonl'}", f"evaluation.puzzles={tmp_path / 'puzzles.csv'}")
+    short = ("selfplay.games=1", "selfplay.max_plies=1", "evaluation.rows=1", "generator.max_new_tokens=5")
+    writing = ("mate_in_one", "puzzles", "selfplay", "llm_chess")
+    for decoding, legal in (("auto", 0.0), ("legal", 1.0)):
+        wanted = f"suites=[{','.join(writing)}]"
+        suites = evaluate(wanted, *given, *short, f"evaluation.decoding={decoding}", output=f"{decoding}.json")[
+            "suites"
+        ]
+        assert [suites[name]["decoding"] for name in writing] == ["text" if not legal else "legal"] * 4
+        values = {key: entry["value"] for name in writing for key, entry in suites[name]["table"].items()}
+        assert values["mate_in_one/legal"] == values["puzzles/legal"] == values["selfplay/legal_plies"] == legal
+        assert values["llm_chess/ended/illegal_move"] == 1 - legal
+    chosen = evaluate("suites=[conversion]", "conversion.defenders=[random]", "conversion.positions=1", output="c.json")
+    assert chosen["suites"]["conversion"]["decoding"] == "legal"
+
+
 def test_puzzles_at_excluded_positions_are_left_out_and_counted(
     evaluate: Evaluate, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -414,6 +433,7 @@ def test_compare_refuses_other_settings_and_reports_harmless_ones(
         "config.selfplay.max_plies": 3,
         "config.selfplay.decoding.temperature": 1.0,
         "facts.policy.rows_in_training": 1,
+        "facts.selfplay.decoding": "legal",
     }
     for name, value in refused.items():
         capfd.readouterr()

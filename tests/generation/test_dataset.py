@@ -27,7 +27,7 @@ from rookworld_rlvr.generation import dataset
 from rookworld_rlvr.generation.dataset import _given_games
 from rookworld_rlvr.generation.sources import Source
 from rookworld_rlvr.generation.transitions import rows_from_positions
-from rookworld_rlvr.generation.workers import Game, Labelling, _labelled_game
+from rookworld_rlvr.generation.workers import Game, Labelling, _labelled_game, limit_of
 from rookworld_rlvr.stockfish.engine import Engine, EngineConfig, EngineUnusableError, find_engine
 from rookworld_rlvr.stockfish.move_evals import move_evals_lines, parse_move_evals
 from rookworld_rlvr.stockfish.uci import Limit
@@ -470,3 +470,10 @@ def test_unusable_cache_folder_is_refused_in_one_line(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     error = one_line_refusal(capsys, "evals", tmp_path / "rows.fen", "--out", tmp_path / "evals.tsv.gz")
     assert "expected a cache of analyses at " in error
+
+
+def test_positions_of_few_pieces_are_searched_more_deeply() -> None:
+    pawn_ending = chess.Board("8/8/4k3/8/8/8/4P3/4K3 w - - 0 1")
+    assert limit_of(pawn_ending, Limit(depth=4)).depth == 8
+    assert limit_of(chess.Board(), Limit(depth=4)).depth == 4
+    assert limit_of(pawn_ending, Limit(nodes=500)) == Limit(nodes=500)

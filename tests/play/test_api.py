@@ -1,10 +1,12 @@
 """Requests of the page: positions, answers and predictions of the shipped model."""
 
+from pathlib import Path
 from typing import Any
 
 import chess
 import pytest
 
+from rookworld_rlvr.app.play import load_chooser
 from rookworld_rlvr.evaluation.players import DecodingConfig
 from rookworld_rlvr.play import api as api_module
 from rookworld_rlvr.play.api import BadRequestError, BusyError, PlayApi
@@ -47,6 +49,12 @@ def test_answer_at_temperature_0_is_the_model_best_move(api: PlayApi, tiny: Move
     assert [one["move"] for one in response["candidates"]] == list(choice.candidates)
     assert response["san"] == chess.Board().san(chess.Move.from_uci(choice.move))
     assert (response["number"], response["side"]) == (1, "White")
+
+
+def test_answer_names_the_written_move_beside_the_played_one(small_model: Path) -> None:
+    response = PlayApi([("small", load_chooser(str(small_model), seed=0))]).answer({})
+    assert response["move"] in {move.uci() for move in chess.Board().legal_moves}
+    assert response["written"] == task_named("policy").move(response["text"], None) != response["move"]
 
 
 def test_prediction_uses_the_last_move_or_the_given_move(api: PlayApi, tiny: MoveChooser) -> None:

@@ -38,6 +38,11 @@ def test_a_position_of_another_program_is_played() -> None:
     assert play("6k1/5ppp/8/8/8/8/5PPP/R5K1  w KQ e3 ").move == play(MATE_IN_ONE).move
 
 
+def test_a_loaded_model_chooses_among_legal_moves_unless_it_is_to_write(small_model: Path) -> None:
+    chosen, written = load(str(small_model)), load(str(small_model), decoding="text")
+    assert not chosen.play(chess.STARTING_FEN).replaced and written.play(chess.STARTING_FEN).replaced
+
+
 def test_loading_a_missing_model_is_refused() -> None:
     with pytest.raises(UserError):
         load("/nope/model")

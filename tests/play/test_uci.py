@@ -92,7 +92,7 @@ def test_move_is_the_likeliest_legal_one_beside_the_written_one(
         assert choice.written == task_named("policy").move(choice.text, None)
         message = talk(session, said, f"position fen {board.fen()}", "go movetime 100")
         assert message[-1] == f"bestmove {choice.move}"
-        told = f"info string the likeliest legal move; the model wrote {choice.written}"
+        told = f"info string chosen among the legal moves; the model wrote {choice.written}"
         assert any(line.startswith(told) for line in message) == (choice.written != choice.move)
 
 
@@ -331,8 +331,24 @@ def test_model_that_writes_no_move_plays_a_legal_one_and_says_so(small_model: Pa
     session = UciSession(lambda path: load_chooser(path, seed=0), str(small_model), said.append)
     message = talk(session, said, "position startpos", "go")
     assert chess.Move.from_uci(message[-1].split()[1]) in chess.Board().legal_moves
-    assert message[0].startswith("info string the likeliest legal move; the model wrote ") and "illegal" in message[0]
+    assert message[0].startswith("info string chosen among the legal moves; the model wrote ")
+    assert "illegal" in message[0]
     session.receive("quit")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [([], "the model wrote"), (["--decoding", "text"], "random legal move")]
+)
+def test_command_chooses_among_legal_moves_unless_it_is_to_write(
+    small_model: Path,
+    arguments: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("uci\nposition startpos\ngo\nquit\n"))
+    assert main(["uci", "--model", str(small_model), *arguments]) == 0
+    assert says in capsys.readouterr().out
 
 
 def test_illegal_answer_is_replaced_and_reported(small_model: Path, said: list[str]) -> None:

@@ -1,8 +1,9 @@
 """Builders of the suites of `rookworld evaluate` from its configuration."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from ..errors import UserError, prefixed
 from ..evaluation.acpl import DEPTHS, NODES, acpl_opponent, acpl_suite, planned_games, stockfish_engines
@@ -12,7 +13,7 @@ from ..evaluation.config import Decoding
 from ..evaluation.conversion import Defender, conversion_suite, defending_engine
 from ..evaluation.engine_player import OpponentConfig, engine_player
 from ..evaluation.label_loss import label_loss_suite, label_losses
-from ..evaluation.legal_choice import choice_measure, decoding_of, model_player
+from ..evaluation.legal_choice import choice_measure, decoding_of, model_player, written_by_default
 from ..evaluation.llm_chess import llm_chess_suite
 from ..evaluation.match import (
     RULES,
@@ -45,6 +46,10 @@ from .build import warn_of_weights
 from .config import EvaluateConfig
 from .generators import config_for_second_model, make_generator
 
+# Suites that count illegal moves, in which a model writes its moves by default, and those in which it chooses.
+WRITING = (SuiteName.mate_in_one, SuiteName.puzzles, SuiteName.selfplay, SuiteName.llm_chess, SuiteName.acpl)
+CHOOSING = (SuiteName.match, SuiteName.conversion)
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
@@ -76,7 +81,15 @@ def build_suites(evaluated: Evaluated) -> list[Suite]:
     for suite in suites:
         if not suite.items:
             raise UserError(f"suites: expected items of {suite.name}, got none: {dict(suite.facts)}")
-    return suites
+    return [_with_decoding(evaluated, suite) for suite in suites]
+
+
+def _with_decoding(evaluated: Evaluated, suite: Suite) -> Suite:
+    """Return the suite with the fact how its moves are chosen, if a model plays in it."""
+    if suite.name not in (*WRITING, *CHOOSING):
+        return suite
+    decoding = decoding_of(evaluated.policy, _playing_task(evaluated), _configured_decoding(evaluated, suite.name))
+    return replace(suite, facts={**suite.facts, "decoding": str(decoding)})
 
 
 def _held_out(task: str, evaluated: Evaluated) -> Suite:
@@ -98,7 +111,7 @@ def _mate_in_one(evaluated: Evaluated) -> Suite:
         raise UserError("evaluation.mates: expected a file, which suites=[mate_in_one] needs, got none")
     kept, left_out = unseen_mates(path, evaluated.data.trained)
     facts = {"file": path, "positions_in_training": left_out}
-    return mate_in_one_suite(_writer(evaluated, DecodingConfig()), kept, facts=facts)
+    return mate_in_one_suite(_player(evaluated, SuiteName.mate_in_one, DecodingConfig()), kept, facts=facts)
 
 
 def _puzzles(evaluated: Evaluated) -> Suite:
@@ -108,12 +121,12 @@ def _puzzles(evaluated: Evaluated) -> Suite:
     with prefixed("evaluation.puzzles", ValueError, OSError):
         chosen = choose_puzzles(config.puzzles, evaluated.data.trained, config.rows)
     facts = {"file": config.puzzles, "positions_in_training": chosen.left_out}
-    return puzzle_suite(_writer(evaluated, DecodingConfig()), chosen.puzzles, facts=facts)
+    return puzzle_suite(_player(evaluated, SuiteName.puzzles, DecodingConfig()), chosen.puzzles, facts=facts)
 
 
 def _selfplay(evaluated: Evaluated) -> Suite:
     config = evaluated.config
-    player = _writer(evaluated, config.selfplay.decoding)
+    player = _player(evaluated, SuiteName.selfplay, config.selfplay.decoding)
     return selfplay_suite(player, config.selfplay, seed=config.seed, name=config.model.path)
 
 
@@ -130,10 +143,11 @@ def _referee(evaluated: Evaluated) -> tuple[OpenReferee, str]:
 def _conversion(evaluated: Evaluated) -> Suite:
     """Return the suite. Raises UserError if the engine that defends does not work."""
     config, path = evaluated.config.conversion, evaluated.config.stockfish.path
-    facts = {"decoding": str(_decoding(evaluated))}
+    decoding = evaluated.config.match.decoding
+    facts: dict[str, Any] = {"drawn": asdict(decoding)}
     if Defender.engine in config.defenders:
         facts["engine"] = _engine_name(defending_engine(path), "conversion.defenders")
-    ours = _player_maker(evaluated, evaluated.policy, evaluated.generator, published_decoding())
+    ours = _players(evaluated, SuiteName.conversion, decoding)
     name, seed = evaluated.config.model.path, evaluated.config.seed
     return conversion_suite(ours, config, engine_path=path, seed=seed, name=name, facts=facts)
 
@@ -147,27 +161,25 @@ def _engine_name(opponent: OpponentConfig, where: str) -> str:
         raise UserError(f"{where}: {error}") from error
 
 
-def _writer(evaluated: Evaluated, decoding: DecodingConfig) -> Player:
-    return _writer_maker(evaluated, decoding)(evaluated.config.seed)
+def _player(evaluated: Evaluated, suite: str, decoding: DecodingConfig) -> Player:
+    return _players(evaluated, suite, decoding)(evaluated.config.seed)
 
 
-def _writer_maker(evaluated: Evaluated, decoding: DecodingConfig) -> MakePlayer:
-    """Return a function that makes the player of a suite that counts illegal moves: by default it writes its moves."""
-    return _player_maker(evaluated, evaluated.policy, evaluated.generator, decoding, by_default=Decoding.text)
+def _players(evaluated: Evaluated, suite: str, decoding: DecodingConfig) -> MakePlayer:
+    return _players_of(evaluated, suite, decoding, evaluated.policy, evaluated.generator)
 
 
-def _player_maker(
-    evaluated: Evaluated,
-    policy: Policy,
-    generator: Generator,
-    decoding: DecodingConfig,
-    *,
-    by_default: Decoding = Decoding.auto,
+def _players_of(
+    evaluated: Evaluated, suite: str, decoding: DecodingConfig, policy: Policy, generator: Generator
 ) -> MakePlayer:
-    """Return a function that makes a model's player from a seed; `by_default` replaces `evaluation.decoding=auto`."""
-    task, configured = _playing_task(evaluated), evaluated.config.evaluation.decoding
-    how = by_default if configured is Decoding.auto else configured
+    """Return a function that makes a model's player in a suite from a seed."""
+    task, how = _playing_task(evaluated), _configured_decoding(evaluated, suite)
     return lambda seed: model_player(policy, generator, decoding, seed, task, how)
+
+
+def _configured_decoding(evaluated: Evaluated, suite: str) -> Decoding:
+    configured = evaluated.config.evaluation.decoding
+    return written_by_default(configured) if suite in WRITING else configured
 
 
 def _playing_task(evaluated: Evaluated) -> Task:
@@ -177,21 +189,17 @@ def _playing_task(evaluated: Evaluated) -> Task:
     return task
 
 
-def _decoding(evaluated: Evaluated) -> Decoding:
-    return decoding_of(evaluated.policy, _playing_task(evaluated), evaluated.config.evaluation.decoding)
-
-
 def _match(evaluated: Evaluated) -> Suite:
     """Return the suite. Raises UserError if the opponent cannot be loaded or started."""
     config, seed = with_length(evaluated.config.match, evaluated.config.evaluation), evaluated.config.seed
-    ours = _player_maker(evaluated, evaluated.policy, evaluated.generator, config.decoding)
+    ours = _players(evaluated, SuiteName.match, config.decoding)
     referee, adjudicator = _referee(evaluated)
     opponent, name, facts = _opponent(evaluated, config)
     setting = MatchSetting(
         referee,
         seed,
         (evaluated.config.model.path, name),
-        facts={"adjudicator": adjudicator, "decoding": _decoding(evaluated), **facts},
+        facts={"adjudicator": adjudicator, **facts},
     )
     return match_suite(ours, opponent, config, setting)
 
@@ -211,13 +219,13 @@ def _opponent(evaluated: Evaluated, config: MatchConfig) -> tuple[OpenPlayer, st
         wanted = f"{', '.join(RULES)}, {STOCKFISH} or a model"
         raise UserError(f"match.opponent: expected {wanted}, got {config.opponent}: {error}") from error
     generator.sync(policy.model)
-    theirs = _player_maker(evaluated, policy, generator, config.decoding)
+    theirs = _players_of(evaluated, SuiteName.match, config.decoding, policy, generator)
     return kept_open(theirs), config.opponent, {"opponent": checksum(policy.model)}
 
 
 def _llm_chess(evaluated: Evaluated) -> Suite:
     config = evaluated.config
-    player = _writer_maker(evaluated, published_decoding())
+    player = _players(evaluated, SuiteName.llm_chess, published_decoding())
     return llm_chess_suite(player, games=config.evaluation.rows, seed=config.seed, name=config.model.path)
 
 
@@ -227,7 +235,7 @@ def _acpl(evaluated: Evaluated) -> Suite:
     nodes = config.evaluation.nodes or NODES
     engines = stockfish_engines(EngineConfig(**asdict(config.stockfish)), nodes, config.seed)
     name = _engine_name(acpl_opponent(config.stockfish.path, DEPTHS[0]), "suites=[acpl]")
-    player = _writer_maker(evaluated, published_decoding())
+    player = _players(evaluated, SuiteName.acpl, published_decoding())
     return acpl_suite(
         player,
         engines,

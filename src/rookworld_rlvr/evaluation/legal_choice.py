@@ -86,6 +86,11 @@ def decoding_of(policy: Policy, task: Task, decoding: Decoding) -> Decoding:
     return Decoding.legal if begins and separates_moves(policy, task) else Decoding.text
 
 
+def written_by_default(decoding: Decoding) -> Decoding:
+    """Return the decoding of a suite that counts illegal moves: with `auto` a model plays the move that it writes."""
+    return Decoding.text if decoding is Decoding.auto else decoding
+
+
 def likeliest(logprobs: Mapping[str, float]) -> str:
     """Return the move of the highest log-prob; the first in their order if several are equal."""
     return max(logprobs, key=logprobs.__getitem__)

@@ -127,7 +127,7 @@ def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling)
     def analyse(board: chess.Board) -> dict[str, float]:
         if exact := exact_evals(board):
             return exact
-        return dict(engine.analyse(engine_position(board.fen()), _limit_of(board, labelling.limit)).lines)
+        return dict(engine.analyse(engine_position(board.fen()), limit_of(board, labelling.limit)).lines)
 
     try:
         return Game(policy_game(seed, number, analyse, labelling.given), engine.restarts - restarts)
@@ -135,7 +135,7 @@ def _labelled_game(seed: int, number: int, engine: Engine, labelling: Labelling)
         return error
 
 
-def _limit_of(board: chess.Board, limit: Limit) -> Limit:
+def limit_of(board: chess.Board, limit: Limit) -> Limit:
     """Return the limit of a search of this position, deeper where few pieces are left."""
     few = limit.depth and chess.popcount(board.occupied) <= FEW_PIECES
     return replace(limit, depth=limit.depth + DEEPER_PLIES) if few else limit

@@ -234,7 +234,7 @@ class UciSession:
             self._send_info(f"illegal: {wrote}; then {then}; {self._illegal} of {self._prompted} moves in this game")
         elif choice.written != choice.move and not choice.illegal:
             known = "" if is_legal_uci(board, choice.written) else ", which is illegal"
-            self._send_info(f"the likeliest legal move; the model wrote {choice.written[:10] or 'nothing'}{known}")
+            self._send_info(f"chosen among the legal moves; the model wrote {choice.written[:10] or 'nothing'}{known}")
         elif choice.illegal:
             self._send_info(f"not among searchmoves: {', '.join(choice.illegal)}; then {then}")
         lines = [choice.move, *(move for move in choice.candidates if move != choice.move)][: options.multi_pv]

@@ -6,11 +6,11 @@ A completion names one move, or one first candidate, but a position has only abo
 knows the value of each. So expected value and gradient are computed exactly for the text before the move, and a good
 move that is never sampled is reinforced too. The task says where a completion names its move. The text before it is of
 the first completion that names one, and so it is sampled: in `P:` blanks and the marker, in a chat perhaps a sentence.
-`p` is the probability of the move's tokens at that place, at the sampling temperature. An illegal move has value 0, so
-its probability adds nothing. `objective.all_moves_temperature` above 0 adds the entropy over the moves: without it the
-exact gradient soon leaves all probability to one move, and from then on only that one is learned about. If a step makes
-several updates, each uses the legal moves of all prompts that the step sampled, also where their completions are
-dropped, replaced or masked.
+`p` is the probability of the move's tokens at that place, at the sampling temperature; a model that plays chooses its
+move from this distribution (`evaluation.legal_choice`). An illegal move has value 0, so its probability adds nothing.
+`objective.all_moves_temperature` above 0 adds the entropy over the moves: without it the exact gradient soon leaves all
+probability to one move, and from then on only that one is learned about. If a step makes several updates, each uses the
+legal moves of all prompts that the step sampled, also where their completions are dropped, replaced or masked.
 
 Source: all-action (expected) policy gradient, arXiv 1706.05374. `stockfish.move_values` defines the values.
 """

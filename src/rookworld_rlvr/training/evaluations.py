@@ -6,19 +6,15 @@ from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
-from transformers import PreTrainedTokenizerBase
-
 from ..evaluation.completions import Sampling, evaluate, evaluate_sampled, fens_of
 from ..evaluation.headline import LEAST_ROWS, decision_keys, greedy_keys
 from ..evaluation.keys import SAMPLED, SPREAD
-from ..evaluation.legal_choice import choice_measure
+from ..evaluation.legal_choice import choice_measure, model_player, written_by_default
 from ..evaluation.mate_in_one import MateInOne, mate_in_one_suite
-from ..evaluation.players import ModelPlayer, rule_losses
+from ..evaluation.players import DecodingConfig, Player, rule_losses
 from ..evaluation.table import Gain, Measure, Row, paired_gain, summarise, to_json
 from ..progress import progress
-from ..rollout.generator import Generator
 from ..stability.faults import StopRequestedError
-from ..tasks import Task
 from .run import Run
 
 Item = TypeVar("Item")
@@ -37,7 +33,9 @@ def evaluated(run: Run, name: str) -> list[Row]:
         sample = partial(evaluate_sampled, *model, sampling=run.sampling, evaluations=run.evaluations)
         rows += _by_all_ranks(run, f"evaluation {name}, sampled", run.sampled, sample)
         if (task := run.config.data.player()) is not None:
-            mates = partial(_evaluate_mates, *model, task)
+            decoding = written_by_default(run.config.evaluation.decoding)
+            player = model_player(run.context.policy, model[0], DecodingConfig(), run.config.seed, task, decoding)
+            mates = partial(_evaluate_mates, player)
             rows += _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), mates)
     return [replace(row, index=i) for i, row in enumerate(rows)]
 
@@ -51,17 +49,10 @@ def _mates(run: Run) -> Sequence[MateInOne]:
     return run.data.mates if run.data.held_out and run.config.data.player() else ()
 
 
-def _evaluate_mates(
-    generator: Generator,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    mates: Sequence[MateInOne],
-    *,
-    progress: Callable[[int], None],
-) -> list[Row]:
+def _evaluate_mates(player: Player, mates: Sequence[MateInOne], *, progress: Callable[[int], None]) -> list[Row]:
     """Evaluate the greedy moves in mates in one; `progress` receives the number of rows done."""
     rows: list[Row] = []
-    for chunk in mate_in_one_suite(ModelPlayer(generator, tokenizer, task=task), mates).rows(0):
+    for chunk in mate_in_one_suite(player, mates).rows(0):
         rows += chunk
         progress(len(rows))
     return rows

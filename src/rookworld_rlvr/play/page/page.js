@@ -83,14 +83,14 @@ function showAnswer() {
   for (const { move, san, eval: pawns } of answer.candidates)
     addRow(san, signed(pawns), move === answer.move && !answer.replaced ? "played" : "");
   if (answer.replaced) addRow(answer.san, "", "played: random legal move");
-  else if (!answer.candidates.some(({ move }) => move === answer.move)) addRow(answer.san, "", "played: likeliest legal move");
+  else if (!answer.candidates.some(({ move }) => move === answer.move)) addRow(answer.san, "", "played: chosen among the legal moves");
   const parts = [paragraph(`${answer.name}, move ${answer.number} for ${answer.side}`, "note"), table];
   if (answer.illegal.length) {
     const then = answer.replaced ? "no completion was legal, so a random legal move was played" : "a further completion was legal";
     parts.push(paragraph(`illegal: ${answer.illegal.map((text) => text || "nothing").join(", ")}; ${then}`, "bad"));
   }
   else if (answer.written !== answer.move)
-    parts.push(paragraph(`The model writes ${answer.written || "no move"} and plays the likeliest legal move.`, "note"));
+    parts.push(paragraph(`The model writes ${answer.written || "no move"} and plays a move chosen among the legal ones.`, "note"));
   const text = document.createElement("code");
   text.textContent = answer.text.trim();
   host.replaceChildren(...parts, text);
