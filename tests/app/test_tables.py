@@ -64,6 +64,14 @@ def test_sweep_table_shows_overrides_with_brackets() -> None:
     ]
 
 
+def test_sweep_table_has_the_deciding_keys_of_each_task() -> None:
+    keys = ("chat/legal", "chat/win_probability_loss", "chat/valid", "policy/legal_best_move")
+    gain = {key: {"value": 0.1, "low": 0.0, "high": 0.2} for key in keys}
+    table = sweep_table([Member(["seed=0"], {"gain": gain, "stopped": "finished"}, Path("outputs"))])
+    headers = [str(column.header) for column in table.columns]
+    assert sorted(headers[2:-1]) == ["chat/legal", "chat/win_probability_loss", "policy/legal_best_move"]
+
+
 def test_comparison_of_a_single_game_has_an_infinite_interval() -> None:
     entry = Comparison(3.0, 5.0, Gain(2.0, -inf, inf), 1, 0, 1, "Wilcoxon", 1.0, 0.5, 0.5)
     [line] = printed(comparison_table({"selfplay/legal_plies": entry}))

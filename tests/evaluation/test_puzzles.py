@@ -13,6 +13,7 @@ from rookworld_rlvr.evaluation.players import RandomPlayer
 from rookworld_rlvr.evaluation.puzzles import choose_puzzles, puzzle_suite
 from rookworld_rlvr.evaluation.suite import suite_table
 from rookworld_rlvr.evaluation.table import Row
+from rookworld_rlvr.tasks import task_named
 
 HEADER = "PuzzleId,FEN,Moves,Rating"
 LINES = (
@@ -64,6 +65,13 @@ def test_first_wrong_move_ends_a_puzzle_and_is_the_rows_completion(puzzles: list
     assert written == [("b3c1", "b3c2"), ("d4e2", "e5e4"), ("f7g7", "nonsense")]
     # The prompt is the position after the right first move and the reply to it.
     assert rows[0].written and rows[0].written.prompt == "P: r6k/pp2R2p/5p1Q/3p4/8/1N1P2b1/P1P3PP/1q5K w - - 1 26"
+
+
+def test_row_has_the_prompt_that_its_player_reads(puzzles: list[Puzzle]) -> None:
+    task = task_named("chat")
+    suite = puzzle_suite(Says("f7g7"), puzzles[2:], prompt=task.prompt)
+    [row] = [row for rows in suite.rows(0) for row in rows]
+    assert row.written and row.written.prompt == task.prompt(puzzles[2].fen)
 
 
 @pytest.mark.parametrize("move", ["f7g7", "f7f8", "f7h7", "f7e8"])

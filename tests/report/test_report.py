@@ -193,6 +193,16 @@ def test_missing_failure_key_of_a_step_counts_as_zero(record: Make) -> None:
     assert curve["values"] == [0.1, 0.0, 0.1, 0.0]
 
 
+def test_each_task_of_a_run_has_charts_of_its_own(record: Make) -> None:
+    own = {"reward/task/chat": 0.5, "reward/component/chat/parse/move": 0.9, "validation/chat/legal": 0.2}
+    run = record(steps=4)
+    charts = {chart["title"]: chart for chart in chart_data([replace(run, metrics=[*run.metrics, {"step": 5, **own}])])}
+    for title, key in (("Reward of chat: structure and parse", "reward/component/chat/parse/move"),
+                       ("Validation of chat", "validation/chat/legal")):  # fmt: skip
+        assert [curve["key"] for curve in charts[title]["curves"]] == [key]
+    assert not any("TASK" in title or "environment" in title for title in charts)
+
+
 def test_several_runs_share_one_chart_per_key_and_one_table(record: Make) -> None:
     runs = [record("a/one"), record("a/two", seed=1), record("a/three", seed=2)]
     charts = {chart["title"]: chart for chart in chart_data(runs)}

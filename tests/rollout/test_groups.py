@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import chess
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from rookworld_rlvr.model.policy import Policy
 from rookworld_rlvr.rewards import Rubric, RubricConfig
@@ -13,8 +16,11 @@ from rookworld_rlvr.rewards.evaluation_cache import load_cache
 from rookworld_rlvr.rewards.move_evaluations import MoveEvaluations
 from rookworld_rlvr.rewards.scorer import RubricScorer
 from rookworld_rlvr.rollout.generator import GeneratorError, SampledCompletion
-from rookworld_rlvr.rollout.groups import prompt_tokens, sample_groups, score_groups
+from rookworld_rlvr.rollout.groups import prompt_tokens, rendered, sample_groups, score_groups
 from rookworld_rlvr.rollout.hf_generator import HFGenerator
+from rookworld_rlvr.tasks.chat.prompts import ChatPromptConfig
+from rookworld_rlvr.tasks.chat.task import ChatTask
+from rookworld_rlvr.tasks.messages import messages_of
 from rookworld_rlvr.tasks.types import Example
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -76,3 +82,19 @@ def test_generator_that_returns_too_little_raises_with_both_counts(
         sample_groups(
             Changed(generator, change), policy.tokenizer, EXAMPLES, group_size=2, temperature=1.0, seeds=[0, 1]
         )
+
+
+def test_messages_without_a_template_are_plain_text(small_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(small_model)
+    asked = [{"role": "system", "content": "Play chess."}, {"role": "user", "content": "Your move?"}]
+    assert tokenizer.chat_template is None
+    assert rendered(tokenizer, asked) == "Play chess.\n\nYour move?\n\n"
+    assert rendered(tokenizer, [*asked, {"role": "assistant", "content": "<answer>"}]).endswith("move?\n\n<answer>")
+
+
+def test_a_template_is_told_whether_thinking_is_asked_for(chat_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    tokenizer.chat_template = "{{ messages[-1].content }}{% if enable_thinking %} (think){% else %} (answer){% endif %}"
+    for thinking, end in ((True, " (think)"), (False, " (answer)")):
+        prompt = ChatTask(ChatPromptConfig(thinking=thinking)).prompt(chess.STARTING_FEN)
+        assert rendered(tokenizer, messages_of(prompt) or []).endswith(end)

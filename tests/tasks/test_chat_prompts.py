@@ -20,6 +20,7 @@ from rookworld_rlvr.tasks.chat.prompts import (
     write_answer,
 )
 from rookworld_rlvr.tasks.chat.reader import ChatAnswer, move_words, read_answer
+from rookworld_rlvr.tasks.chat.task import ChatTask
 from rookworld_rlvr.tasks.types import PromptError
 
 # White mates by h5f7, which SAN shows.
@@ -114,6 +115,14 @@ def test_auto_prefill_is_what_the_prompt_asks_for_first() -> None:
     assert prefill(thinking=True) == prefill(preset=ChatPreset.r1) == "<think>"
     assert prefill(preset=ChatPreset.aicrowd) == "<rationale>"
     assert prefill(preset=ChatPreset.c1) == ""
+
+
+def test_answers_with_words_before_them_may_be_long() -> None:
+    def limit(**options: object) -> int:
+        return ChatTask(ChatPromptConfig(**options)).max_new_tokens  # type: ignore[arg-type]
+
+    assert (limit(), limit(prefill="auto"), limit(thinking=True), limit(preset=ChatPreset.r1)) == (24, 16, 512, 512)
+    assert limit(prefill="auto", thinking=True) == 512
 
 
 def test_prefill_that_ends_with_a_blank_is_refused() -> None:

@@ -3,9 +3,11 @@
 import gzip
 from pathlib import Path
 
+import chess
 import pytest
 
 from rookworld_rlvr.errors import UserError
+from rookworld_rlvr.tasks import task_named
 from rookworld_rlvr.tasks.audit import audit
 from rookworld_rlvr.tasks.corpus import read_corpus
 
@@ -26,6 +28,25 @@ def test_a_fen_file_gives_its_lines_as_prompts(tmp_path: Path) -> None:
     path = tmp_path / "positions.fen"
     path.write_text(AFTER_E4 + "\n")
     assert [example.prompt for example in read_corpus(path).examples] == [f"P: {AFTER_E4}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.fen", AFTER_E4),
+        ("a.epd", f"{AFTER_E4.removesuffix(' 0 1')} bm e5;"),
+        ("a.pgn", PGN),
+        ("a.jsonl", f'{{"fen": "{AFTER_E4}"}}'),
+        ("a.csv", f"PuzzleId,FEN,Moves,Rating\none,{chess.STARTING_FEN},e2e4 e7e5,600"),
+        ("a.txt", LABELLED),
+    ],
+)
+def test_positions_of_every_kind_of_file_are_chat_prompts_too(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text + "\n")
+    task = task_named("chat")
+    examples = read_corpus(tmp_path / name, tasks=[task]).examples
+    assert {example.task for example in examples} == {"chat"}
+    assert task.prompt(AFTER_E4) in [example.prompt for example in examples]
 
 
 def test_malformed_line_of_fen_file_raises_corpus_error(tmp_path: Path) -> None:

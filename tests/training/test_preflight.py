@@ -132,6 +132,17 @@ def test_a_sampler_with_other_weights_is_refused_by_name(make_run: MakeRun) -> N
     assert refused(run) == ["sampler_agrees", "sampler_synced"]
 
 
+def test_bound_of_bf16_follows_from_the_roundings_of_the_model(make_run: MakeRun) -> None:
+    run = make_run("precision=bf16")
+    with torch.no_grad():
+        for policy in (run.context.policy, run.context.references.current):
+            policy.model.transformer.ln_f.weight *= 200
+            policy.model.transformer.ln_f.bias *= 200
+    given = preflight_input(run.context, preflight_examples(run.data.train))
+    [check] = [check for check in run_preflight(given) if check.name == "sampler_agrees"]
+    assert check.passed and check.bound > check.measured > preflight.SAMPLER_BOUND_NAT[run.context.policy.precision]
+
+
 def test_policy_that_differs_from_reference_is_refused(make_run: MakeRun) -> None:
     run = make_run()
     with torch.no_grad():

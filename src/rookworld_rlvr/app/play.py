@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ..play.server import Server
 
 HOST, PORT, MODEL = "127.0.0.1", 8321, "tiny"
+# The task by whose prompts a model plays unless another one is given.
+DEFAULT_TASK = "policy"
 # Names of `evaluation.config.Decoding`, whose package imports torch.
 DECODINGS = ("legal", "text")
 DECODING_HELP = "legal: the likeliest legal move (default); text: the move that the model writes"
@@ -53,7 +55,7 @@ def _server(arguments: argparse.Namespace) -> "Server":
     return Server(arguments.host, arguments.port, PlayApi(list(zip(_names(paths), choosers, strict=True))))
 
 
-def load_chooser(path: str, seed: int, task: str = "policy", decoding: str = DECODINGS[0]) -> "MoveChooser":
+def load_chooser(path: str, seed: int, task: str = DEFAULT_TASK, decoding: str = DECODINGS[0]) -> "MoveChooser":
     """Load the model of a folder, a hub name or `tiny` as a chooser of moves by a task's prompts. Raises UserError.
 
     `decoding` is one of DECODINGS.
@@ -83,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     model_help = "a folder, a hub name, or tiny (default); several models can play each other"
     parser.add_argument("--model", action="append", help=model_help)
     tasks = [task.name for task in all_tasks() if task.names_move]
-    parser.add_argument("--task", choices=tasks, default="policy", help="task that asks for a move (default policy)")
+    task_help = f"task that asks for a move (default {DEFAULT_TASK})"
+    parser.add_argument("--task", choices=tasks, default=DEFAULT_TASK, help=task_help)
     parser.add_argument("--decoding", choices=DECODINGS, default=DECODINGS[0], help=DECODING_HELP)
     parser.add_argument("--host", default=HOST, help="address to listen on (default: only this machine)")
     parser.add_argument("--port", type=int, default=PORT, help=f"port (default {PORT}); 0: any free port")

@@ -111,7 +111,8 @@ def _mate_in_one(evaluated: Evaluated) -> Suite:
         raise UserError("evaluation.mates: expected a file, which suites=[mate_in_one] needs, got none")
     kept, left_out = unseen_mates(path, evaluated.data.trained)
     facts = {"file": path, "positions_in_training": left_out}
-    return mate_in_one_suite(_player(evaluated, SuiteName.mate_in_one, DecodingConfig()), kept, facts=facts)
+    player = _player(evaluated, SuiteName.mate_in_one, DecodingConfig())
+    return mate_in_one_suite(player, kept, prompt=_playing_task(evaluated).prompt, facts=facts)
 
 
 def _puzzles(evaluated: Evaluated) -> Suite:
@@ -121,7 +122,8 @@ def _puzzles(evaluated: Evaluated) -> Suite:
     with prefixed("evaluation.puzzles", ValueError, OSError):
         chosen = choose_puzzles(config.puzzles, evaluated.data.trained, config.rows)
     facts = {"file": config.puzzles, "positions_in_training": chosen.left_out}
-    return puzzle_suite(_player(evaluated, SuiteName.puzzles, DecodingConfig()), chosen.puzzles, facts=facts)
+    player = _player(evaluated, SuiteName.puzzles, DecodingConfig())
+    return puzzle_suite(player, chosen.puzzles, prompt=_playing_task(evaluated).prompt, facts=facts)
 
 
 def _selfplay(evaluated: Evaluated) -> Suite:

@@ -11,6 +11,7 @@ from rich.table import Table
 from ..evaluation.headline import MATCH_ELO, RowGains, headline_gains, headline_keys
 from ..evaluation.keys import FEW_ROWS, SLICES, has_few_rows
 from ..evaluation.paired import Comparison
+from ..tasks import all_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +23,7 @@ class Member:
     folder: Path
 
 
-# Keys with a column in a sweep's table. The table of a single run has all headline keys.
-GAIN_KEYS = (
-    "policy/win_probability_loss",
-    "policy/legal_best_move",
-    "policy/best_move_accuracy",
-    "environment/next_state_accuracy",
-)
-
+LOSS = "win_probability_loss"
 # Mark of a key whose interval may be too narrow.
 FEW = " ~"
 SPEED_COLUMNS = (
@@ -117,8 +111,12 @@ def seeds_table(summaries: Sequence[Mapping[str, Any]], row_gains: Sequence[RowG
 
 
 def sweep_table(members: Sequence[Member]) -> Table:
-    """Return a table with a row per member of a sweep: overrides that not all have, gains of GAIN_KEYS, folder."""
-    evaluated = [key for key in GAIN_KEYS if any(key in member.summary["gain"] for member in members)]
+    """Return a table with a row per member of a sweep: overrides that not all have, gains, folder.
+
+    A task's gains are those of its win-probability loss, if it has one, and of the key that decides about checkpoints.
+    """
+    wanted = [key for task in all_tasks() for key in (f"{task.name}/{LOSS}", task.decision_key)]
+    evaluated = [key for key in wanted if any(key in member.summary["gain"] for member in members)]
     table = Table("overrides", "stopped", *evaluated, "folder")
     shared = set(members[0].overrides).intersection(*(member.overrides for member in members))
     for member in members:

@@ -20,7 +20,7 @@ from ..report.run_record import read_run, shared_row_gains
 from ..report.summary import summarise_run
 from ..report.terminal import printable
 from ..shell import command, setting, shell_word, train_command
-from ..tasks import Task, task_named
+from ..tasks import Task
 from ..training.checkpoint import checkpoint_folder, checkpoint_step, find_run
 from ..training.config import RunConfig
 from ..training.run import Run
@@ -29,6 +29,7 @@ from ..training.trainer import train
 from .arguments import conf_folder
 from .build import build_run, make_console, print_lines
 from .hydra_command import overrides, run_command, sweep_member, to_dataclass
+from .play import DEFAULT_TASK
 from .processes import require_processes, run_or_start
 from .tables import Member, gain_table, seeds_table, sweep_table
 
@@ -108,7 +109,7 @@ def _next(folder: Path, summary: Mapping[str, Any], player: Task | None) -> str:
     model = checkpoint_folder(folder, summary["steps"])
     if player is None:
         return f"its model: {shell_word(str(model))}"
-    task = () if player is task_named("policy") else ("--task", player.name)
+    task = () if player.name == DEFAULT_TASK else ("--task", player.name)
     return f"to play against it: {command('play', '--model', model, *task)}"
 
 

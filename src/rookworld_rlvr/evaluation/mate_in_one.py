@@ -5,7 +5,7 @@ target. Here any mating move counts, and exact match is a second key.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,14 @@ def _board_after(moves: str) -> chess.Board:
     return board
 
 
-def mate_in_one_suite(player: Player, mates: Sequence[MateInOne], *, facts: Mapping[str, Any] | None = None) -> Suite:
-    """Return the suite, with a row per position.
+def mate_in_one_suite(
+    player: Player,
+    mates: Sequence[MateInOne],
+    *,
+    prompt: Callable[[str], str] = render_policy_prompt,
+    facts: Mapping[str, Any] | None = None,
+) -> Suite:
+    """Return the suite, with a row per position. `prompt` makes a row's prompt from its FEN.
 
     Values, also by the position's slices: `mate_in_one/accuracy`, for which any mating move counts; `/exact`, for which
     only the file's move counts; `/legal`.
@@ -116,17 +122,17 @@ def mate_in_one_suite(player: Player, mates: Sequence[MateInOne], *, facts: Mapp
         boards = [parse_fen(mate.fen) for mate in chunk]
         texts = player.choose(boards, range(first, first + len(chunk)))
         answered = enumerate(zip(chunk, boards, texts, strict=True), start=first)
-        return [_row(index, mate, board, text) for index, (mate, board, text) in answered]
+        return [_row(index, mate, board, text, prompt) for index, (mate, board, text) in answered]
 
     rows = by_chunks(mates, CHUNK_ROWS, answer)
     return Suite(SuiteName.mate_in_one, mates, rows, CHUNK_ROWS, facts or {})
 
 
-def _row(index: int, mate: MateInOne, board: chess.Board, text: str) -> Row:
+def _row(index: int, mate: MateInOne, board: chess.Board, text: str, prompt: Callable[[str], str]) -> Row:
     values = {
         "mate_in_one/accuracy": float(is_mate(board, text)),
         "mate_in_one/exact": float(text == mate.best),
         "mate_in_one/legal": float(is_legal_uci(board, text)),
     }
-    written = PromptAndCompletion(render_policy_prompt(mate.fen), mate.best, text)
+    written = PromptAndCompletion(prompt(mate.fen), mate.best, text)
     return Row(index, mate, with_slices(values, board), written=written)

@@ -4,7 +4,7 @@ As on Lichess, the opponent has played the first move of a line, a wrong move en
 Source: https://database.lichess.org/#puzzles.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,12 +85,19 @@ class Attempt:
             self.board.push_uci(reply)
 
 
-def puzzle_suite(player: Player, puzzles: Sequence[Puzzle], *, facts: Mapping[str, Any] | None = None) -> Suite:
+def puzzle_suite(
+    player: Player,
+    puzzles: Sequence[Puzzle],
+    *,
+    prompt: Callable[[str], str] = render_policy_prompt,
+    facts: Mapping[str, Any] | None = None,
+) -> Suite:
     """Return the suite, with a row per puzzle. The puzzles of a chunk are played side by side.
 
     Values are 1.0 or 0.0, also by the puzzle's band of rating and by the slices of its first position:
     `puzzles/first_move`, the solver's first move is the solution's or mates; `puzzles/solved`, so is each of the
-    solver's moves; `puzzles/legal`, the first move is legal. The row's prompt is the position of the last move.
+    solver's moves; `puzzles/legal`, the first move is legal. `prompt` makes the row's prompt from the FEN of the
+    position in which the last move was made.
     """
 
     def answer(first: int, chunk: Sequence[Any]) -> list[Row]:
@@ -99,12 +106,12 @@ def puzzle_suite(player: Player, puzzles: Sequence[Puzzle], *, facts: Mapping[st
             texts = player.choose([one.board for one in unfinished], [one.number for one in unfinished])
             for one, text in zip(unfinished, texts, strict=True):
                 one.play(text)
-        return list(map(_row, attempts))
+        return [_row(attempt, prompt) for attempt in attempts]
 
     return Suite(SuiteName.puzzles, puzzles, by_chunks(puzzles, CHUNK_ROWS, answer), CHUNK_ROWS, facts or {})
 
 
-def _row(attempt: Attempt) -> Row:
+def _row(attempt: Attempt, prompt: Callable[[str], str]) -> Row:
     puzzle, first = attempt.puzzle, attempt.moves[0]
     start = parse_fen(puzzle.fen)
     values = {
@@ -113,6 +120,5 @@ def _row(attempt: Attempt) -> Row:
         "puzzles/legal": float(is_legal_uci(start, first)),
     }
     by_band = {f"{key}/{band_of(puzzle.rating)}": value for key, value in values.items()}
-    prompt = render_policy_prompt(attempt.board.fen())
-    written = PromptAndCompletion(prompt, attempt.expected, attempt.moves[-1])
+    written = PromptAndCompletion(prompt(attempt.board.fen()), attempt.expected, attempt.moves[-1])
     return Row(attempt.number, puzzle, with_slices(values, start) | by_band, written=written)

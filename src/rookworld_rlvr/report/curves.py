@@ -1,6 +1,6 @@
 """Charts of runs: their metrics and their points, which are thinned so that the page of a long run opens quickly."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import Any
@@ -13,23 +13,25 @@ from .run_record import RunRecord
 POINTS = 500
 # Family of metrics whose members were 0 in the steps that lack them.
 COUNTED = "reward/failure/"
+# Family of metrics with a member for each task of a run.
+REWARD = "reward/task/"
 FAULTS, RESTORES = "recovery/skipped", "recovery/restores"
 
 
-# Metrics that share an axis, by the chart's title. `*` matches any end of a name.
+# Metrics that share an axis, by the chart's title. `*` matches any end of a name. A chart with TASK is drawn once for
+# each task of the runs.
+TASK = "TASK"
 CHARTS: Mapping[str, tuple[str, ...]] = {
     "Reward by task": ("reward/task/*", "reward/mean", "reward/penalized"),
     "Expected value over all legal moves": ("reward/expected_value",),
-    "Reward of P: structure and parse": ("reward/component/policy/structure/*", "reward/component/policy/parse/*"),
-    "Reward of P: correctness": ("reward/component/policy/correctness/*",),
-    "Reward of A: structure and parse": (
-        "reward/component/environment/structure/*",
-        "reward/component/environment/parse/*",
+    f"Reward of {TASK}: structure and parse": (
+        f"reward/component/{TASK}/structure/*",
+        f"reward/component/{TASK}/parse/*",
     ),
-    "Reward of A: correctness": ("reward/component/environment/correctness/*",),
+    f"Reward of {TASK}: correctness": (f"reward/component/{TASK}/correctness/*",),
     "Completions that the parser refused": ("reward/failure/*",),
-    "Validation of P:": ("validation/score", "validation/policy/*"),
-    "Validation of A:": ("validation/environment/*",),
+    "Validation score": ("validation/score",),
+    f"Validation of {TASK}": (f"validation/{TASK}/*",),
     "KL to the reference and to the start": ("kl/reference", "kl/original", "kl/exact"),
     "KL coefficient": ("kl/coef",),
     "Terms of the loss": ("loss", "loss/*"),
@@ -55,7 +57,7 @@ def chart_data(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     With several runs each key has a chart of its own.
     """
     curves_by_title: dict[str, list[dict[str, Any]]] = {}
-    for title, patterns in CHARTS.items():
+    for title, patterns in _charts(runs):
         for number, run in enumerate(runs):
             for curve in _curves(patterns, run, number):
                 curves_by_title.setdefault(curve["key"] if len(runs) > 1 else title, []).append(curve)
@@ -64,6 +66,15 @@ def chart_data(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
         for title in curves_by_title
     }
     return [{"title": title, "notes": notes[title], "curves": curves} for title, curves in curves_by_title.items()]
+
+
+def _charts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the title and the metrics of each chart, for each task that the runs have rewards of if it is a task's."""
+    keys = dict.fromkeys(key for run in runs for step in run.metrics for key in step)
+    tasks = [key.removeprefix(REWARD) for key in keys if key.startswith(REWARD)]
+    for title, patterns in CHARTS.items():
+        for task in tasks if TASK in title else [TASK]:
+            yield title.replace(TASK, task), tuple(pattern.replace(TASK, task) for pattern in patterns)
 
 
 def _note(key: str) -> str:

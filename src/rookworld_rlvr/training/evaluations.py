@@ -35,7 +35,7 @@ def evaluated(run: Run, name: str) -> list[Row]:
         if (task := run.config.data.player()) is not None:
             decoding = written_by_default(run.config.evaluation.decoding)
             player = model_player(run.context.policy, model[0], DecodingConfig(), run.config.seed, task, decoding)
-            mates = partial(_evaluate_mates, player)
+            mates = partial(_evaluate_mates, player, task.prompt)
             rows += _by_all_ranks(run, f"evaluation {name}, mates in one", _mates(run), mates)
     return [replace(row, index=i) for i, row in enumerate(rows)]
 
@@ -49,10 +49,12 @@ def _mates(run: Run) -> Sequence[MateInOne]:
     return run.data.mates if run.data.held_out and run.config.data.player() else ()
 
 
-def _evaluate_mates(player: Player, mates: Sequence[MateInOne], *, progress: Callable[[int], None]) -> list[Row]:
+def _evaluate_mates(
+    player: Player, prompt: Callable[[str], str], mates: Sequence[MateInOne], *, progress: Callable[[int], None]
+) -> list[Row]:
     """Evaluate the greedy moves in mates in one; `progress` receives the number of rows done."""
     rows: list[Row] = []
-    for chunk in mate_in_one_suite(player, mates).rows(0):
+    for chunk in mate_in_one_suite(player, mates, prompt=prompt).rows(0):
         rows += chunk
         progress(len(rows))
     return rows

@@ -29,8 +29,8 @@ from .reward import (
 )
 
 ILLEGAL_ANSWER = "illegal answer"
-# Maximum number of tokens of an answer alone, and with words before it.
-ANSWER_TOKENS, REASONING_TOKENS = 24, 512
+# Maximum number of tokens of an answer whose beginning is given, of a whole answer, and of one with words before it.
+BEGUN_TOKENS, ANSWER_TOKENS, REASONING_TOKENS = 16, 24, 512
 
 
 class ChatTask(Task):
@@ -45,8 +45,9 @@ class ChatTask(Task):
     def __init__(self, config: ChatPromptConfig | None = None) -> None:
         """Create the task with the options of its prompts. Completions are read by the prompt alone."""
         self._config = config or ChatPromptConfig()
-        reasons = parse_chat_prompt(chat_prompt(chess.STARTING_FEN, self._config)).reasons
-        self.max_new_tokens = REASONING_TOKENS if reasons else ANSWER_TOKENS
+        query = parse_chat_prompt(chat_prompt(chess.STARTING_FEN, self._config))
+        of_answer = BEGUN_TOKENS if query.prefill else ANSWER_TOKENS
+        self.max_new_tokens = REASONING_TOKENS if query.reasons else of_answer
 
     def configured(self, options: ChatPromptConfig) -> "ChatTask":
         return ChatTask(options)
