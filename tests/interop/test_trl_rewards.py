@@ -73,6 +73,9 @@ def test_move_of_a_tool_call_earns_what_the_answer_does() -> None:
             assert move in environment.move(move) and "already" in environment.move("e2e4")
         rewards.append(environment.get_reward())
     assert max(rewards) == 1.0 and min(rewards[:-2]) > rewards[-2] > rewards[-1] == -0.3
+    from_0 = MoveEnvironment(malformed_reward=0.0)
+    from_0.reset(**row)
+    assert from_0.get_reward() == 0.0
 
 
 def test_trl_rows_have_columns_prompt_and_expected() -> None:

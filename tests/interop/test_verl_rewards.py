@@ -9,7 +9,8 @@ from pathlib import Path
 import datasets
 import pytest
 
-from rookworld_rlvr.interop import chat_examples, verl
+from rookworld_rlvr import interop
+from rookworld_rlvr.interop import chat_examples, shared_scorer
 from rookworld_rlvr.interop.verl import compute_score, write_rows
 from rookworld_rlvr.rewards import RubricConfig
 from rookworld_rlvr.rewards.rubric import MoveSource
@@ -41,13 +42,14 @@ def test_function_takes_what_verls_reward_managers_pass() -> None:
         inspect.signature(compute_score).bind(**row, extra_info=extra_info, **given)
         assert compute_score(**row, extra_info=extra_info, **given)["score"] == -0.3
     assert not inspect.iscoroutinefunction(compute_score)
+    assert compute_score(**row, extra_info=extra_info, malformed_reward=0.0)["score"] == 0.0
 
 
 def test_threads_share_one_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     """verl calls from up to 32 threads at once; two scorers would start the engines twice."""
     made, together, extra_info = [], threading.Barrier(8), {"prompt": chat_examples()[0].prompt}
 
-    def make() -> RubricScorer:
+    def make(config: RubricConfig) -> RubricScorer:
         # Time for the other threads to come here too.
         time.sleep(0.3)
         made.append(make_scorer(RubricConfig(source=MoveSource.rules)))
@@ -57,11 +59,11 @@ def test_threads_share_one_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
         together.wait(timeout=60)
         return compute_score("rookworld/chat", text, "", extra_info)["score"]
 
-    monkeypatch.setattr(verl, "make_scorer", make)
-    verl._scorer.cache_clear()
+    monkeypatch.setattr(interop, "make_scorer", make)
+    shared_scorer.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         scores = list(pool.map(score_one, ["Hello.", "<answer>a1b8</answer>"] * 4))
-    verl._scorer.cache_clear()
+    shared_scorer.cache_clear()
     assert len(made) == 1 and len(set(scores[::2])) == len(set(scores[1::2])) == 1 and scores[0] < scores[1]
 
 

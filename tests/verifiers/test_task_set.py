@@ -71,6 +71,8 @@ def test_chat_task_asks_in_one_message_and_scores_answers() -> None:
         for reply in (lambda task: task.data.expected, lambda task: "I do not know.")
     )
     assert min(right) >= 0.99 and set(wrong) == {-0.3}
+    [from_0] = RookworldChessTaskset(RookworldChessConfig(task="chat", num_tasks=1, malformed_reward=0.0))
+    assert from_0.reward_of("I do not know.") == 0.0
 
 
 def test_any_number_of_tasks_is_spread_over_the_file() -> None:

@@ -1,24 +1,16 @@
 """The tasks of rookworld-rlvr as a task set of verifiers, with the rewards of `rookworld train`."""
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Literal
 
 import verifiers.v1 as vf
 
-from rookworld_rlvr.interop import chat_examples, shipped_examples
-from rookworld_rlvr.rewards.score import Scorer, ScoreRequest
-from rookworld_rlvr.rewards.scorer import make_scorer
+from rookworld_rlvr.interop import MALFORMED_REWARD, chat_examples, shared_scorer, shipped_examples
+from rookworld_rlvr.rewards.score import ScoreRequest
 from rookworld_rlvr.tasks.messages import messages_of
 
 # The least that a label earns by its own row.
 LABEL_EARNS = 0.99
-
-
-@cache
-def scorer() -> Scorer:
-    """The scorer of a default run; one for all tasks, since it holds the evaluation cache."""
-    return make_scorer()
 
 
 class RookworldChessData(vf.TaskData):
@@ -27,6 +19,8 @@ class RookworldChessData(vf.TaskData):
     asked: str = ""
     """The prompt as rookworld-rlvr knows it: a text, or chat messages as JSON."""
     expected: str = ""
+    malformed_reward: float = MALFORMED_REWARD
+    """Reward of text without any structure, the lower end of the rewards."""
 
 
 class RookworldChessTask(vf.Task[RookworldChessData]):
@@ -34,7 +28,7 @@ class RookworldChessTask(vf.Task[RookworldChessData]):
 
     @vf.reward(weight=1.0)
     async def reward(self, trace: vf.Trace) -> float:
-        """The reward of the completion in `rookworld train`, from -0.3 to 1.0."""
+        """The reward of the completion in `rookworld train`, from `malformed_reward` to 1."""
         return self.reward_of(trace.last_reply)
 
     async def validate(self, runtime: vf.Runtime) -> bool:
@@ -42,7 +36,8 @@ class RookworldChessTask(vf.Task[RookworldChessData]):
         return self.reward_of(self.data.expected) >= LABEL_EARNS
 
     def reward_of(self, completion: str) -> float:
-        [score] = scorer().score_all([ScoreRequest(self.data.asked, completion, self.data.expected)])
+        scorer = shared_scorer(self.data.malformed_reward)
+        [score] = scorer.score_all([ScoreRequest(self.data.asked, completion, self.data.expected)])
         return score.total
 
 
@@ -53,6 +48,8 @@ class RookworldChessConfig(vf.TasksetConfig):
     """`both` are policy and environment, for models that know their formats; `chat` is for any model."""
     num_tasks: int = 200
     """So many rows of those that ship, spread over the file; -1: all."""
+    malformed_reward: float = MALFORMED_REWARD
+    """Lower end of the rewards; 0 gives rewards from 0 to 1."""
 
 
 class RookworldChessTaskset(vf.Taskset[RookworldChessTask, RookworldChessConfig]):
@@ -67,4 +64,11 @@ class RookworldChessTaskset(vf.Taskset[RookworldChessTask, RookworldChessConfig]
             messages = messages_of(row.prompt)
             # A chat prompt of the default options is one message of the user.
             text = messages[0]["content"] if messages else row.prompt
-            yield RookworldChessTask(RookworldChessData(prompt=text, asked=row.prompt, expected=row.completion or ""))
+            yield RookworldChessTask(
+                RookworldChessData(
+                    prompt=text,
+                    asked=row.prompt,
+                    expected=row.completion or "",
+                    malformed_reward=self.config.malformed_reward,
+                )
+            )

@@ -9,7 +9,6 @@ Source: TRL 1.16, `reward_funcs` and `environment_factory` of GRPOTrainer.
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -20,7 +19,7 @@ from ..tasks import Task, all_tasks, task_named, task_of
 from ..tasks.chat.prompts import parse_chat_prompt, write_answer
 from ..tasks.messages import messages_of
 from ..tasks.types import PromptError
-from . import chat_examples, shipped_examples
+from . import MALFORMED_REWARD, chat_examples, shared_scorer, shipped_examples
 
 Text = str | Sequence[dict[str, Any]]
 """A text, or a list of TRL's messages, whose contents are texts or lists of content blocks."""
@@ -68,7 +67,10 @@ class TaskReward:
 
 
 def reward_functions(config: RubricConfig | None = None) -> list[TaskReward]:
-    """Return a function for each task, for `reward_funcs=`. They share one scorer. Raises what `make_scorer` raises."""
+    """Return a function for each task, for `reward_funcs=`. They share one scorer. Raises what `make_scorer` raises.
+
+    With `RubricConfig(malformed_reward=0.0)` rewards are from 0 to 1.
+    """
     scorer = make_scorer(config)
     return [TaskReward(task, scorer) for task in all_tasks()]
 
@@ -86,10 +88,12 @@ def chat_rows() -> list[dict[str, Any]]:
 class MoveEnvironment:
     """A position in which the model plays one move by a tool call, for `environment_factory=`.
 
-    The reward is that of a chat answer with the same move; without a call it is that of no answer.
+    The reward is that of a chat answer with the same move; without a call it is that of no answer. For rewards from 0
+    to 1 give `partial(MoveEnvironment, malformed_reward=0.0)`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, malformed_reward: float = MALFORMED_REWARD) -> None:
+        self._malformed_reward = malformed_reward
         self._fen, self._move = "", ""
 
     def reset(self, fen: str, **_columns: Any) -> None:
@@ -115,7 +119,7 @@ class MoveEnvironment:
         """Return the reward of the move that was played."""
         prompt = task_named("chat").prompt(self._fen)
         answer = write_answer(parse_chat_prompt(prompt), self._move) if self._move else ""
-        [score] = _scorer().score_all([ScoreRequest(prompt, answer, None)])
+        [score] = shared_scorer(self._malformed_reward).score_all([ScoreRequest(prompt, answer, None)])
         return score.total
 
 
@@ -124,11 +128,6 @@ def move_rows() -> list[dict[str, Any]]:
     text = "Play the best move in this chess position by the tool `move`. FEN: "
     fens = [parse_chat_prompt(example.prompt).fen for example in chat_examples()]
     return [{"prompt": [{"role": "user", "content": text + fen}], "fen": fen} for fen in fens]
-
-
-@cache
-def _scorer() -> Scorer:
-    return make_scorer()
 
 
 def _task_of(prompt: str) -> Task | None:

@@ -10,14 +10,11 @@ Source: verl 0.9.1, `trainer/ppo/reward.py` (`get_custom_reward_fn`), `experimen
 
 import threading
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rookworld_rlvr.interop import chat_examples
+from rookworld_rlvr.interop import MALFORMED_REWARD, chat_examples, shared_scorer
 from rookworld_rlvr.rewards import ScoreRequest
-from rookworld_rlvr.rewards.score import Scorer
-from rookworld_rlvr.rewards.scorer import make_scorer
 from rookworld_rlvr.tasks.messages import messages_of
 
 DATA_SOURCE = "rookworld/chat"
@@ -27,18 +24,24 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def compute_score(
-    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any] | None = None, **_more: Any
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any] | None = None,
+    malformed_reward: float = MALFORMED_REWARD,
+    **_more: Any,
 ) -> dict[str, float]:
     """Return the reward of a completion as `score`, and `valid`, 1 for a completion that its task accepts.
 
-    `ground_truth` is the label, empty without one. `extra_info` has the prompt as `write_rows` writes it. Raises
-    ValueError for a row of other data.
+    `ground_truth` is the label, empty without one. `extra_info` has the prompt as `write_rows` writes it. For rewards
+    from 0 to 1 set `reward.custom_reward_function.reward_kwargs.malformed_reward=0`. Raises ValueError for a row of
+    other data.
     """
     prompt = (extra_info or {}).get("prompt")
     if not isinstance(prompt, str):
         raise ValueError(f"expected extra_info with the prompt, as write_rows writes it, got {data_source!r} without")
     with _ONE_AT_A_TIME:
-        [score] = _scorer().score_all([ScoreRequest(prompt, solution_str, ground_truth or None)])
+        [score] = shared_scorer(malformed_reward).score_all([ScoreRequest(prompt, solution_str, ground_truth or None)])
     return {"score": score.total, "valid": float(score.failure is None)}
 
 
@@ -58,8 +61,3 @@ def write_rows(path: str | Path) -> int:
     ]
     Dataset.from_list(rows).to_parquet(str(path))
     return len(rows)
-
-
-@cache
-def _scorer() -> Scorer:
-    return make_scorer()
