@@ -69,6 +69,16 @@ def test_evaluation_writes_its_tables_rows_and_provenance(
     assert table["policy/valid"]["value"] == pytest.approx(mean)
 
 
+def test_simple_rules_stand_beside_the_model_on_the_same_rows(
+    evaluate: Evaluate, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evaluations = "suites=[policy]", "data.held_out=default", "move_evals=default", "generator.max_new_tokens=1"
+    rules = evaluate(*evaluations, "evaluation.rows=40")["suites"]["policy"]["rules"]
+    assert 0 < rules["exchange"] < rules["capture"] < rules["random"] < 0.3
+    shown = f"random move {rules['random']:.3f}, most valuable capture {rules['capture']:.3f}, exchange rule"
+    assert shown in capfd.readouterr().out
+
+
 def test_closed_stdout_pipe_loses_no_evaluation_result(
     small_overrides: list[str], tmp_path: Path, forked: Callable[[Callable[[], int]], int]
 ) -> None:

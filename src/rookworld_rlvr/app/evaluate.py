@@ -22,6 +22,7 @@ from ..model.policy import Policy
 from ..model.weights import checksum
 from ..progress import progress
 from ..provenance import software
+from ..report.learning_curve import RULES
 from ..shell import command
 from ..stockfish.engine import HASH_MIB, EngineConfig
 from ..training.data import load_evaluation_data
@@ -75,7 +76,8 @@ def _run(config: EvaluateConfig, raw: DictConfig, output: Path | None) -> None:
         begin_pgn(pgn, file.rows)
         file.begin()
         times_s = run_suites(suites, file, pgn)
-    results = {suite.name: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
+        # The simple rules need the evaluations.
+        results = {suite.name: suite_result(suite, file.rows[suite.name], times_s[suite.name]) for suite in suites}
     # Written before anything is printed, because a reader such as `head` may close the pipe early.
     if output is not None:
         write_json(output, {"suites": results, **head, "rows": rows_path(output).name})
@@ -87,6 +89,9 @@ def _print(suites: Sequence[Suite], results: Mapping[str, Any], output: Path | N
     for suite in suites:
         facts = "".join(f", {name} {value}" for name, value in suite.facts.items())
         print_lines(console, f"{suite.name}: {len(suite.items)} rows{facts}")
+        if losses := results[suite.name].get("rules"):
+            listed = ", ".join(f"{label} {losses[name]:.3f}" for name, label in RULES.items())
+            print_lines(console, f"{suite.name}: win-probability loss of simple rules on these rows: {listed}")
     for table in evaluation_tables({key: row for result in results.values() for key, row in result["table"].items()}):
         console.print(table)
     failures = f"failures: {command('rollouts', output, '--failed')}"

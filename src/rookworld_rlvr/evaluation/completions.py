@@ -22,6 +22,7 @@ from ..tasks import fens_of_moves, task_named
 from ..tasks.corpus import example_key
 from ..tasks.types import Completion, Example
 from .keys import BEST, DISTINCT, SAMPLED, lower_is_better, with_slices
+from .players import rule_losses
 from .suite import Suite, by_chunks
 from .table import PromptAndCompletion, Row, score_examples
 
@@ -156,7 +157,8 @@ def held_out_suite(
     """Return the suite of the first `most` examples of the task whose `example_key` is not in `trained`.
 
     Several examples of one position are all kept, because they may have different moves. With `measures` the rows
-    of a task that names a move also have its loss. If they have engines, these work while the model generates.
+    of a task that names a move also have its loss. If they have engines, these work while the model generates. If they
+    come from a cache, the result of the suite has `rules`, the losses of simple rules in the same positions.
     """
     own = [example for example in examples if example.task == task]
     kept = [example for example in own if example_key(example) not in trained]
@@ -176,7 +178,13 @@ def held_out_suite(
     facts: dict[str, Any] = {"rows_in_training": len(own) - len(kept)}
     if measures is not None and task_named(task).names_move:
         facts |= measures.evaluations.facts(fens_of(items))
-    return Suite(task, items, by_chunks(items, CHUNK_ROWS, answer), CHUNK_ROWS, facts)
+
+    def rules(rows: Sequence[Row]) -> dict[str, Any]:
+        if measures is None or "move_evals" not in facts:
+            return {}
+        return {"rules": rule_losses(measures.evaluations.analyses(fens_of(items)))}
+
+    return Suite(task, items, by_chunks(items, CHUNK_ROWS, answer), CHUNK_ROWS, facts, conclude=rules)
 
 
 def held_out_rows(
