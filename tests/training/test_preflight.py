@@ -58,6 +58,17 @@ def test_the_shipped_model_passes_smoke(tmp_path: Path, capfd: pytest.CaptureFix
     assert capfd.readouterr().out.count("passed ") == 6
 
 
+def test_smoke_of_a_model_without_the_form_says_what_teaches_it(
+    chat_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ["experiment=chat", f"model.path={chat_model}", "threads=1", "generator.max_new_tokens=2"]
+    assert smoke_in(tmp_path, given) == 0
+    shown = capfd.readouterr().out
+    assert "no completion is well-formed: rewards of its parts teach the form" in shown and "rookworld sft" in shown
+    # All these completions earn the same, and without KL none of their tokens is trained.
+    assert "no token trained" in shown and "ratio - 1" not in shown
+
+
 def test_dropout_is_refused_by_name(
     small_overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,14 +138,18 @@ def test_fused_vllm_weights_are_read_back_separately(tied: bool) -> None:
     assert generator.weights_checksum() == checksum(model)
 
 
-def test_bf16_run_with_vllm_passes_preflight_and_trains(tiny_overrides: list[str], tmp_path: Path, capfd: Any) -> None:
+@pytest.mark.parametrize("adapter", [(), ("model.lora.rank=4",)])
+def test_bf16_run_with_vllm_passes_preflight_and_trains(
+    tiny_overrides: list[str], tmp_path: Path, capfd: Any, adapter: tuple[str, ...]
+) -> None:
+    """With an adapter vLLM gets the merged weights of each step, and they are read back as those of the trainer."""
     given = [*tiny_overrides, "precision=bf16", "generator.kind=vllm", "steps=2", f"output_root={tmp_path / 'outputs'}"]
-    assert main(["train", *given]) == 0
+    assert main(["train", *given, *adapter]) == 0
     run = (tmp_path / "outputs" / "latest").resolve()
     summary = json.loads((run / "summary.json").read_text())
     assert summary["preflight"]["sampler_synced"]["measured"] == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert len(rows) == 2 and all(row["optim/update_norm"] > 0 for row in rows)
+    assert len(rows) == 2 and all(row["optim/update_norm"] > 0 for row in rows) and not rows[-1]["recovery/skipped"]
     assert summary["after"]["policy/valid"]["n"] == 1
 
 

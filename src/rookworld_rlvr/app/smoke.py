@@ -104,10 +104,11 @@ def _show_group(console: Console, group: Group) -> None:
 def _show_step(console: Console, report: StepReport) -> None:
     _show_title(console, "one step")
     kl, ratio = report.tokens.kl_max, report.tokens.ratio_max
+    # Without KL, completions of advantage 0 are not trained, and no token has a ratio.
+    tokens = f"KL(step 0) {kl:.2e}  ratio - 1 {ratio - 1:.2e}  " if report.tokens.count else "no token trained  "
     print_lines(
         console,
-        f"loss {report.loss:+.6f}  KL(step 0) {kl:.2e}  ratio - 1 {ratio - 1:.2e}  "
-        f"gradient norm {report.grad_norm:.3f}  update norm {report.update_norm:.2e}",
+        f"loss {report.loss:+.6f}  {tokens}gradient norm {report.grad_norm:.3f}  update norm {report.update_norm:.2e}",
         f"{report.times_s['step']:.2f} s, peak memory {peak_memory_gib():.2f} GiB",
         *_explained(report),
     )
@@ -117,7 +118,10 @@ def _explained(report: StepReport) -> list[str]:
     """Return lines that explain normal results which a newcomer might take for a defect."""
     lines = []
     if all(sample.score.failure for group in report.groups for sample in group.samples):
-        lines.append(f"no completion is well-formed: `{command('sft')}` teaches a model the formats")
+        lines.append(
+            "no completion is well-formed: rewards of its parts teach the form where they differ within a group, and "
+            f"`{command('sft')}` teaches it from labels"
+        )
     if not report.advantages_PG.any():
         completions = f"{PREFLIGHT_GROUP_SIZE} completions of each prompt"
         lines.append(f"equal rewards: {completions} earned the same here; a run samples objective.group_size of them")
