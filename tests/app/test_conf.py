@@ -73,6 +73,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         "start_share": 0.0,
         "data.tasks": ["chat"],
         "data.chat.prefill": "auto",
+        # The limit of answers that are begun, by the task.
+        "generator.max_new_tokens": 16,
         "objective.prompts_per_step": 4,
         "objective.group_size": 4,
         "objective.all_moves_coef": 5.0,

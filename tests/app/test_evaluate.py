@@ -214,17 +214,16 @@ def test_suites_that_count_illegal_moves_write_and_the_others_choose(evaluate: E
     given = (f"evaluation.mates={tmp_path / 'mates.jsonl'}", f"evaluation.puzzles={tmp_path / 'puzzles.csv'}")
     short = ("selfplay.games=1", "selfplay.max_plies=1", "evaluation.rows=1", "generator.max_new_tokens=5")
     writing = ("mate_in_one", "puzzles", "selfplay", "llm_chess")
-    for decoding, legal in (("auto", 0.0), ("legal", 1.0)):
-        wanted = f"suites=[{','.join(writing)}]"
-        suites = evaluate(wanted, *given, *short, f"evaluation.decoding={decoding}", output=f"{decoding}.json")[
-            "suites"
-        ]
-        assert [suites[name]["decoding"] for name in writing] == ["text" if not legal else "legal"] * 4
-        values = {key: entry["value"] for name in writing for key, entry in suites[name]["table"].items()}
+    for decoding, counting, legal in (("auto", writing, 0.0), ("legal", writing[:3], 1.0)):
+        how = (f"suites=[{','.join(counting)}]", f"evaluation.decoding={decoding}")
+        suites = evaluate(*how, *given, *short, output=f"{decoding}.json")["suites"]
+        assert {suites[name]["decoding"] for name in counting} == {"legal" if legal else "text"}
+        values = {key: entry["value"] for name in counting for key, entry in suites[name]["table"].items()}
         assert values["mate_in_one/legal"] == values["puzzles/legal"] == values["selfplay/legal_plies"] == legal
-        assert values["llm_chess/ended/illegal_move"] == 1 - legal
-    chosen = evaluate("suites=[conversion]", "conversion.defenders=[random]", "conversion.positions=1", output="c.json")
-    assert chosen["suites"]["conversion"]["decoding"] == "legal"
+        assert values.get("llm_chess/ended/illegal_move", 1.0) == 1.0
+    game = ("match.opponent=random", "evaluation.match_pairs=1", "evaluation.match_plies=1")
+    match = evaluate("suites=[match]", *game, output="match.json")["suites"]["match"]
+    assert match["decoding"] == "legal" and match["table"]["match/illegal"]["value"] == 0.0
 
 
 def test_puzzles_at_excluded_positions_are_left_out_and_counted(
