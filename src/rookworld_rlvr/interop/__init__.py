@@ -15,7 +15,7 @@ MALFORMED_REWARD = RubricConfig().malformed_reward
 
 
 @cache
-def shared_scorer(malformed_reward: float = MALFORMED_REWARD) -> Scorer:
+def shared_scorer(malformed_reward: float) -> Scorer:
     """Return the scorer of a default run, one for all calls, since it holds the evaluation cache.
 
     Rewards are from `malformed_reward`, which is at most 0, to 1. Raises ValueError for another one.
