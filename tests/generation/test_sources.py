@@ -9,6 +9,7 @@ from rookworld_rlvr.generation.sources import (
     Source,
     engine_game,
     has_mate_in_one,
+    overwhelming_ending,
     random_game,
     softmax_move,
     sourced_game,
@@ -46,6 +47,20 @@ def test_won_endings_have_each_material_for_either_color() -> None:
         seen[next(sides), next(sides)] += 1
     assert {("KQ", "K"), ("K", "KR"), ("KR", "KP"), ("BKNPPP", "KPPP"), ("KR", "KPPPPPR")} <= seen.keys()
     assert len(seen) == 14 and min(seen.values()) > 10
+
+
+def test_overwhelming_endings_have_at_most_one_pawn_against_an_army() -> None:
+    rng, armies, lone = random.Random(0), Counter[int](), Counter[str]()
+    for _ in range(200):
+        board = overwhelming_ending(rng)
+        assert board.is_valid() and any(board.legal_moves)
+        sides = [
+            [piece.symbol().upper() for piece in board.piece_map().values() if piece.color is c] for c in chess.COLORS
+        ]
+        weak, strong = sorted(sides, key=len)
+        lone["".join(sorted(weak))] += 1
+        armies[len(strong) - 1] += 1
+    assert set(armies) == set(range(3, 11)) and set(lone) == {"K", "KP"}
 
 
 def test_mate_in_one_position_is_kept_with_mate_as_source() -> None:

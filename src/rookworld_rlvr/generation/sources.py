@@ -17,9 +17,13 @@ OPENING_FRACTION = 0.5
 RANDOM_START_PLIES = 6
 # Minimum and maximum number of pieces in an ending, in addition to the two kings.
 ENDING_PIECES = (1, 5)
-# Pieces of the stronger and of the weaker side, besides the kings, of half of the games from an ending: won positions
-# that a player has to know how to finish.
-WON = (("Q", ""), ("R", ""), ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R"))
+# Pieces of the stronger and of the weaker side, besides the kings, of a third of the games from an ending: won
+# positions that a player has to know how to finish. A kind that is named twice is drawn twice as often.
+WON = (
+    *(("Q", ""), ("R", "")) * 2, ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R"),
+)  # fmt: skip
+# Another third: some of these pieces against a king with at most one pawn, where a player must mate and not stalemate.
+OVERWHELMING, OVERWHELMING_PIECES = "QQRRBBNNPPPPPP", (3, 10)
 MAX_PLIES = 200
 # An engine game draws moves by a softmax of win probabilities at one of these temperatures, and this share at random.
 TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
@@ -42,7 +46,7 @@ class Source(StrEnum):
     random = "random"
     """A game of random legal moves. Some of the environment task's start with few pieces."""
     ending = "ending"
-    """Few pieces on random squares, in half of the games a won ending, and up to ten plies of the engine from there."""
+    """Pieces on random squares, in two of three games won ones, and up to ten plies of the engine from there."""
     mate = "mate"
     """A position of a random game in which the side to move has a mate in one."""
     given = "given"
@@ -83,7 +87,17 @@ def random_ending(rng: random.Random) -> chess.Board:
 
 def won_ending(rng: random.Random) -> chess.Board:
     """Return a random valid position with the pieces of one entry of WON, in which the game is not over."""
-    ahead, behind = rng.choice(WON)
+    return _placed(rng, *rng.choice(WON))
+
+
+def overwhelming_ending(rng: random.Random) -> chess.Board:
+    """Return a random valid position of some of the pieces of OVERWHELMING against a king with at most one pawn."""
+    ahead = "".join(rng.sample(OVERWHELMING, rng.randint(*OVERWHELMING_PIECES)))
+    return _placed(rng, ahead, rng.choice(("", "", "P")))
+
+
+def _placed(rng: random.Random, ahead: str, behind: str) -> chess.Board:
+    """Return a random valid position of two kings, of which either has the pieces `ahead`; the game is not over."""
     color = rng.choice(chess.COLORS)
     letters = [*("K" + ahead), *("K" + behind)]
     colors = [color] * (1 + len(ahead)) + [not color] * (1 + len(behind))
@@ -109,7 +123,7 @@ def sourced_game(rng: random.Random, analyse: Analyse) -> Iterator[MoveEvals]:
         case Source.engine:
             yield from engine_game(rng, start_board(rng), analyse, source=source, plies=MAX_PLIES)
         case Source.ending:
-            start = rng.choice((random_ending, won_ending))(rng)
+            start = rng.choice((random_ending, won_ending, overwhelming_ending))(rng)
             yield from engine_game(rng, start, analyse, source=source, plies=ENDING_PLIES)
         case _:
             yield from random_game(rng, start_board(rng), analyse)
