@@ -323,7 +323,7 @@ def test_king_and_rook_against_king_is_labelled_by_distance_to_mate() -> None:
 def test_engine_killed_while_labelling_changes_no_row() -> None:
     labelling = Labelling(EngineConfig(), Limit(depth=5))
     engine, over = Engine(labelling.engine), threading.Event()
-    plain = _labelled_game(7, 3, engine, labelling)
+    plain = _labelled_game(7, 5, engine, labelling)
     assert isinstance(plain, Game) and len(plain.lines) > 20 and plain.restarts == 0
 
     def kill_once() -> None:
@@ -337,7 +337,7 @@ def test_engine_killed_while_labelling_changes_no_row() -> None:
     thread.start()
     lines, restarts = [], 0
     while not (over.is_set() and restarts):
-        game = _labelled_game(7, 3, engine, labelling)
+        game = _labelled_game(7, 5, engine, labelling)
         assert isinstance(game, Game)
         lines.append(game.lines)
         restarts += game.restarts

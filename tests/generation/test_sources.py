@@ -39,7 +39,7 @@ def test_sourced_games_have_evals_of_all_legal_moves() -> None:
 
 def test_won_endings_have_each_material_for_either_color() -> None:
     rng, seen = random.Random(0), Counter[tuple[str, str]]()
-    for _ in range(400):
+    for _ in range(800):
         board = won_ending(rng)
         assert board.is_valid() and any(board.legal_moves)
         pieces = [board.piece_at(square) for square in sorted(board.piece_map())]

@@ -18,9 +18,9 @@ RANDOM_START_PLIES = 6
 # Minimum and maximum number of pieces in an ending, in addition to the two kings.
 ENDING_PIECES = (1, 5)
 # Pieces of the stronger and of the weaker side, besides the kings, of a third of the games from an ending: won
-# positions that a player has to know how to finish. A kind that is named twice is drawn twice as often.
+# positions that a player has to know how to finish. A kind that is named three times is drawn three times as often.
 WON = (
-    *(("Q", ""), ("R", "")) * 2, ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R"),
+    *(("Q", ""), ("R", "")) * 3, ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R"),
 )  # fmt: skip
 # Another third: some of these pieces against a king with at most one pawn, where a player must mate and not stalemate.
 OVERWHELMING, OVERWHELMING_PIECES = "QQRRBBNNPPPPPP", (3, 10)
@@ -53,8 +53,9 @@ class Source(StrEnum):
     """A game given by the user, or played by a model."""
 
 
-# Probability of each source of a game. The rows per source depend on the games' lengths, and the data card counts them.
-GAME_WEIGHTS = {Source.engine: 0.35, Source.random: 0.35, Source.ending: 0.30}
+# Probability of each source of a game. An ending has about 7 rows, a random game 30 and an engine's 75, so endings are
+# a sixth of the rows; the data card counts them.
+GAME_WEIGHTS = {Source.engine: 0.2, Source.random: 0.2, Source.ending: 0.6}
 
 
 def start_board(rng: random.Random) -> chess.Board:
