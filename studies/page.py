@@ -22,9 +22,9 @@ from verdicts import Interval, Results, Verdict, signed
 BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
 VERDICT = re.compile(rf"^\*\*({'|'.join(Verdict)})\.\*\* (.*)$", re.M | re.I)
 NOT_RUN = "not run"
-# Largest difference of the primary key before training between machines that evaluate the same model: a tenth of the
-# smallest effect that matters, because in bf16 machines round single answers differently, and at least this much.
-SAME_START = 0.001
+# The primary key of one model may differ between machines, which round differently, by a share of the smallest effect
+# that matters, or by this much if that is more. A larger difference before training means two models.
+SAME_START_SHARE, SAME_START = 0.1, 0.001
 COLORS = ("#1f5fa8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#475569", "#65a30d")
 
 
@@ -53,7 +53,7 @@ def write_page(name: str, study: Study, members: Sequence[Member], finished: Map
 def _check_one_start(study: Study, results: Sequence[Result]) -> None:
     """Raise UserError for results of runs that began from different models, which cannot be compared."""
     values = sorted(result.before[study.key] for result in results)
-    if values[-1] - values[0] > max(SAME_START, study.smallest_effect / 10):
+    if values[-1] - values[0] > max(SAME_START, SAME_START_SHARE * study.smallest_effect):
         raise UserError(
             f"expected results of runs that began from one model, got {values[0]:.4f} to {values[-1]:.4f} in "
             f"{study.key} before training: remove the older lines of this study from {RESULTS.name}"

@@ -29,7 +29,7 @@ class TrainingConfig:
     mate_share: float = 0.1
     """Share of the `P:` examples that are sampled from the positions with exactly one mate in one."""
     ending_share: float = 0.1
-    """Share of the `P:` examples that are sampled from endings with few pieces."""
+    """Share of the `P:` examples that are sampled from endings (`Source.ending`)."""
     bf16: bool = True
     """Compute matrix products in bfloat16. Slower on a CPU without bfloat16 units."""
     muon_lr: float = 0.02

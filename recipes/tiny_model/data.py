@@ -38,7 +38,7 @@ class Positions(Sequence[MoveEvals]):
 
     @cached_property
     def endings(self) -> "Positions":
-        """The positions of games that began with few pieces."""
+        """The positions of games that began from an ending."""
         return Positions(line for line in self.lines if line.startswith(f"{Source.ending}\t"))
 
     def __len__(self) -> int:

@@ -47,6 +47,9 @@ def test_won_endings_have_each_material_for_either_color() -> None:
         seen[next(sides), next(sides)] += 1
     assert {("KQ", "K"), ("K", "KR"), ("KR", "KP"), ("BKNPPP", "KPPP"), ("KR", "KPPPPPR")} <= seen.keys()
     assert len(seen) == 14 and min(seen.values()) > 10
+    # Three of eleven entries each are queen and rook against king.
+    bare = seen["KQ", "K"] + seen["K", "KQ"] + seen["KR", "K"] + seen["K", "KR"]
+    assert 0.45 < bare / seen.total() < 0.65
 
 
 def test_overwhelming_endings_have_at_most_one_pawn_against_an_army() -> None:

@@ -146,6 +146,17 @@ def test_results_of_two_starting_models_are_refused(studies: SimpleNamespace) ->
         studies.page.write_page("all_moves", study, [first, second], finished)
 
 
+def test_start_may_differ_by_a_tenth_of_the_smallest_effect(studies: SimpleNamespace) -> None:
+    study = studies.study.declaration("off_the_ground")
+
+    def results(*before: float) -> list[Any]:
+        return [SimpleNamespace(before={study.key: value}) for value in before]
+
+    studies.page._check_one_start(study, results(0.0391, 0.0430))
+    with pytest.raises(UserError, match="began from one model"):
+        studies.page._check_one_start(study, results(0.0391, 0.0450))
+
+
 def test_single_seed_pair_is_open(verdict: Judge) -> None:
     assert verdict([-0.05]) == ("open", "1 of 5 paired seeds have finished.")
 

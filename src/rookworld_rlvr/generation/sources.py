@@ -98,7 +98,7 @@ def overwhelming_ending(rng: random.Random) -> chess.Board:
 
 
 def _placed(rng: random.Random, ahead: str, behind: str) -> chess.Board:
-    """Return a random valid position of two kings, of which either has the pieces `ahead`; the game is not over."""
+    """Return a random valid position in which one side, drawn, has the pieces `ahead`; the game is not over."""
     color = rng.choice(chess.COLORS)
     letters = [*("K" + ahead), *("K" + behind)]
     colors = [color] * (1 + len(ahead)) + [not color] * (1 + len(behind))
