@@ -53,8 +53,8 @@ class Source(StrEnum):
     """A game given by the user, or played by a model."""
 
 
-# Probability of each source of a game. An ending has about 7 rows, a random game 30 and an engine's 75, so endings are
-# a sixth of the rows; the data card counts them.
+# Probability of each source of a game. Endings are short, so they are about an eighth of the rows; the data card counts
+# the rows of each source.
 GAME_WEIGHTS = {Source.engine: 0.2, Source.random: 0.2, Source.ending: 0.6}
 
 
