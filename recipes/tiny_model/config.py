@@ -30,6 +30,9 @@ class TrainingConfig:
     """Share of the `P:` examples that are sampled from the positions with exactly one mate in one."""
     ending_share: float = 0.1
     """Share of the `P:` examples that are sampled from endings (`Source.ending`)."""
+    bare_king_share: float = 0.0
+    """Share of the `P:` examples that are new positions of queen or rook against king, with values from the distance to
+    mate."""
     bf16: bool = True
     """Compute matrix products in bfloat16. Slower on a CPU without bfloat16 units."""
     muon_lr: float = 0.02
@@ -52,7 +55,7 @@ class TrainingConfig:
             raise ValueError("training: expected counts of at least 1")
         if self.width < 1 or self.width % self.heads:
             raise ValueError("training: expected a width that is a multiple of heads")
-        shares = (self.check_share, self.mate_share, self.ending_share)
+        shares = (self.check_share, self.mate_share, self.ending_share, self.bare_king_share)
         if min(shares) < 0 or sum(shares) > 1:
             raise ValueError("training: expected shares of at least 0 that add up to at most 1")
         if not 1 <= self.board_layer <= self.layers:

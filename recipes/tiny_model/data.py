@@ -1,5 +1,6 @@
 """Data of the recipe: positions with an evaluation of every legal move, and labelled transitions."""
 
+import random
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -7,10 +8,11 @@ from typing import overload
 
 import chess
 
+from rookworld_rlvr.board.distance_to_mate import exact_evals
 from rookworld_rlvr.board.fen import parse_fen, position_key
 from rookworld_rlvr.errors import UserError
 from rookworld_rlvr.evaluation.conversion import endgames_kept_out
-from rookworld_rlvr.generation.sources import Source
+from rookworld_rlvr.generation.sources import Source, bare_king_ending
 from rookworld_rlvr.stockfish.move_evals import MoveEvals, move_evals_lines, parse_move_evals
 from rookworld_rlvr.tasks.corpus import exclude_positions, read_corpus
 from rookworld_rlvr.tasks.types import Example
@@ -23,8 +25,9 @@ MATE_IN_ONE = ":99999"
 class Positions(Sequence[MoveEvals]):
     """Positions as lines of text that are parsed when they are read: a million as objects would need gigabytes."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        self.lines = tuple(lines)
+    def __init__(self, lines: Iterable[str], excluded: frozenset[str] = frozenset()) -> None:
+        """`excluded`: positions by identity (`position_key`) that no example may have."""
+        self.lines, self.excluded = tuple(lines), excluded
 
     @cached_property
     def checks(self) -> "Positions":
@@ -40,6 +43,14 @@ class Positions(Sequence[MoveEvals]):
     def endings(self) -> "Positions":
         """The positions of games that began from an ending."""
         return Positions(line for line in self.lines if line.startswith(f"{Source.ending}\t"))
+
+    def bare_king(self, rng: random.Random) -> MoveEvals:
+        """Return a new position of queen or rook against king, with values from the distance to mate."""
+        while position_key(board := bare_king_ending(rng)) in self.excluded:
+            pass
+        evals = exact_evals(board)
+        assert evals is not None
+        return MoveEvals(board.fen(), Source.ending, evals)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -70,7 +81,8 @@ def load_data(folder: Path, exclude: Sequence[str]) -> tuple[Positions, list[Exa
         rows = read_corpus(folder / "environment.txt").examples
     except (ValueError, OSError) as error:
         raise UserError(f"data: {error}") from error
-    positions = Positions(line for key, line in by_position.items() if key not in both_colours)
+    kept = (line for key, line in by_position.items() if key not in both_colours)
+    positions = Positions(kept, both_colours)
     labelled = [row for row in rows if row.completion and row.task == "environment"]
     transitions = list(exclude_positions(labelled, excluded))
     if not positions or not transitions:

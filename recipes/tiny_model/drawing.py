@@ -83,9 +83,10 @@ class DrawnExamples:
     def sample(self, rng: random.Random) -> MoveEvals:
         """Return a position, with colours exchanged half of the time."""
         positions, config = self._positions, self._config
-        weights = config.check_share, config.mate_share, config.ending_share
-        kinds = *(kind or positions for kind in (positions.checks, positions.mates, positions.endings)), positions
-        evals = rng.choice(rng.choices(kinds, (*weights, 1 - sum(weights)))[0])
+        shares = config.check_share, config.mate_share, config.ending_share, config.bare_king_share
+        slices = (kind or positions for kind in (positions.checks, positions.mates, positions.endings))
+        kind = rng.choices((*slices, None, positions), (*shares, 1 - sum(shares)))[0]
+        evals = positions.bare_king(rng) if kind is None else rng.choice(kind)
         return mirrored(evals) if rng.random() < MIRRORED else evals
 
 

@@ -64,7 +64,9 @@ from .tokenizer import BLANK, BOARD_ORDER, board_pieces, opponent_token, own_tok
 # Codes of the pieces on a board; 0 is an empty square.
 CODES = "." + "PNBRQKpnbrqk"
 FIRST_BLACK = CODES.index("p")
-DECIDING = ("policy_examples", "environment_examples", "check_share", "mate_share", "ending_share")
+DECIDING = (
+    "policy_examples", "environment_examples", "check_share", "mate_share", "ending_share", "bare_king_share",
+)  # fmt: skip
 
 
 def settings_of(config: TrainingConfig, seed: int) -> dict[str, Any]:

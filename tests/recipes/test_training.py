@@ -23,8 +23,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny_model.__main__ as recipe
+from rookworld_rlvr.board.distance_to_mate import exact_evals
+from rookworld_rlvr.board.fen import position_key
 from rookworld_rlvr.errors import TrainingGaveUpError, UserError
 from rookworld_rlvr.evaluation.conversion import Advantage, won_board
+from rookworld_rlvr.generation.sources import bare_king_ending
 from rookworld_rlvr.stockfish.move_evals import MoveEvals, render_move_evals
 from rookworld_rlvr.tasks.corpus import read_corpus
 from rookworld_rlvr.tasks.types import Example
@@ -248,6 +251,19 @@ def test_checks_mates_and_endings_are_sampled_by_their_shares(transitions: list[
     for fen, share in ((mate, 0.2), (ending.fen, 0.25)):
         pieces = sum(len(board.piece_map()) == len(chess.Board(fen).piece_map()) for board in boards)
         assert pieces / 1000 == pytest.approx(share, abs=0.06)
+
+
+def test_bare_king_examples_have_exact_values(transitions: list[Example]) -> None:
+    excluded = frozenset(position_key(bare_king_ending(random.Random(seed))) for seed in range(40))
+    data, config = Positions(positions(20).lines, excluded), replace(SMALL, mate_share=0.0, bare_king_share=0.5)
+    examples, rng = DrawnExamples(config, 3, build_tokenizer(), data, transitions), random.Random(0)
+    drawn = [row for row in (examples.sample(rng) for _ in range(400)) if len(chess.Board(row.fen).piece_map()) == 3]
+    assert len(drawn) / 400 == pytest.approx(0.5, abs=0.1)
+    for row in drawn:
+        board = chess.Board(row.fen)
+        assert row.evals_pawns == exact_evals(board) and board.occupied_co[board.turn].bit_count() == 2
+    # A generator with the seed of an excluded position draws another one.
+    assert all(position_key(chess.Board(data.bare_king(random.Random(seed)).fen)) not in excluded for seed in range(40))
 
 
 def test_longer_run_resumes_only_from_before_its_decay(transitions: list[Example], tmp_path: Path) -> None:

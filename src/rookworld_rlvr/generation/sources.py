@@ -18,10 +18,8 @@ RANDOM_START_PLIES = 6
 # Minimum and maximum number of pieces in an ending, in addition to the two kings.
 ENDING_PIECES = (1, 5)
 # Pieces of the stronger and of the weaker side, besides the kings, of a third of the games from an ending: won
-# positions that a player has to know how to finish. A kind that is named three times is drawn three times as often.
-WON = (
-    *(("Q", ""), ("R", "")) * 3, ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R"),
-)  # fmt: skip
+# positions that a player has to know how to finish.
+WON = ("Q", ""), ("R", ""), ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R")
 # Another third: some of these pieces against a king with at most one pawn, where a player must mate and not stalemate.
 OVERWHELMING, OVERWHELMING_PIECES = "QQRRBBNNPPPPPP", (3, 10)
 MAX_PLIES = 200
@@ -89,6 +87,14 @@ def random_ending(rng: random.Random) -> chess.Board:
 def won_ending(rng: random.Random) -> chess.Board:
     """Return a random valid position with the pieces of one entry of WON, in which the game is not over."""
     return _placed(rng, *rng.choice(WON))
+
+
+def bare_king_ending(rng: random.Random) -> chess.Board:
+    """Return a random valid position of a king and a queen or rook, whose turn it is, against a king."""
+    while True:
+        board = _placed(rng, rng.choice("QR"), "")
+        if board.occupied_co[board.turn].bit_count() == 2:
+            return board
 
 
 def overwhelming_ending(rng: random.Random) -> chess.Board:
