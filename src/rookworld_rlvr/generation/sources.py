@@ -20,8 +20,9 @@ ENDING_PIECES = (1, 5)
 # Pieces of the stronger and of the weaker side, besides the kings, of a third of the games from an ending: won
 # positions that a player has to know how to finish.
 WON = ("Q", ""), ("R", ""), ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R")
-# Another third: some of these pieces against a king with at most one pawn, where a player must mate and not stalemate.
-OVERWHELMING, OVERWHELMING_PIECES = "QQRRBBNNPPPPPP", (3, 10)
+# Another third: what is left when one side captures all it can and the other moves at random. One side then has a king
+# and at most this many pawns; up to this many plies are played in the same way after that.
+LONE_PAWNS, LONE_PLIES = 3, 40
 MAX_PLIES = 200
 # An engine game draws moves by a softmax of win probabilities at one of these temperatures, and this share at random.
 TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
@@ -44,7 +45,8 @@ class Source(StrEnum):
     random = "random"
     """A game of random legal moves. Some of the environment task's start with few pieces."""
     ending = "ending"
-    """Pieces on random squares, in two of three games won ones, and up to ten plies of the engine from there."""
+    """Few pieces on random squares, or what a side that captures has left a random mover, and up to ten plies of the
+    engine from there. Two of three games are won."""
     mate = "mate"
     """A position of a random game in which the side to move has a mate in one."""
     given = "given"
@@ -98,9 +100,39 @@ def bare_king_ending(rng: random.Random) -> chess.Board:
 
 
 def overwhelming_ending(rng: random.Random) -> chess.Board:
-    """Return a random valid position of some of the pieces of OVERWHELMING against a king with at most one pawn."""
-    ahead = "".join(rng.sample(OVERWHELMING, rng.randint(*OVERWHELMING_PIECES)))
-    return _placed(rng, ahead, rng.choice(("", "", "P")))
+    """Return a position of a game in which one side has at most a few pawns left, and the game is not over.
+
+    That side, drawn, moved at random. The other one captured the most valuable piece, or moved at random too, so that
+    it has an army with which it must mate and not stalemate.
+    """
+    weak, left = rng.choice(chess.COLORS), rng.randint(0, LONE_PLIES)
+    while True:
+        board, plies = chess.Board(), 0
+        while plies < left or not _is_lone(board, weak):
+            if board.outcome(claim_draw=False) is not None:
+                break
+            plies += _is_lone(board, weak)
+            board.push(_random_move(rng, board) if board.turn is weak else _capture(rng, board))
+        else:
+            if board.outcome(claim_draw=False) is None:
+                return board
+
+
+def _is_lone(board: chess.Board, color: chess.Color) -> bool:
+    """Return True if a side has a king and at most LONE_PAWNS pawns."""
+    own = board.occupied_co[color]
+    return not own & ~(board.pawns | board.kings) and own.bit_count() <= 1 + LONE_PAWNS
+
+
+def _random_move(rng: random.Random, board: chess.Board) -> chess.Move:
+    return rng.choice(list(board.legal_moves))
+
+
+def _capture(rng: random.Random, board: chess.Board) -> chess.Move:
+    """Return a capture of the most valuable piece, drawn if there are several; any move if there is no capture."""
+    moves = list(board.legal_moves)
+    values = [board.piece_type_at(move.to_square) or 0 for move in moves]
+    return rng.choice([move for move, value in zip(moves, values, strict=True) if value == max(values)])
 
 
 def _placed(rng: random.Random, ahead: str, behind: str) -> chess.Board:
@@ -167,7 +199,7 @@ def random_game(rng: random.Random, start: chess.Board, analyse: Analyse) -> Ite
         mate = has_mate_in_one(game)
         if mate or rng.random() < RANDOM_KEPT:
             yield MoveEvals(game.fen(), Source.mate if mate else Source.random, analyse(game))
-        game.push(rng.choice(list(game.legal_moves)))
+        game.push(_random_move(rng, game))
 
 
 def has_mate_in_one(board: chess.Board) -> bool:
