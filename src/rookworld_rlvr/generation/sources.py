@@ -53,7 +53,7 @@ class Source(StrEnum):
     """A game given by the user, or played by a model."""
 
 
-# Probability of each source of a game. Endings are short, so they are about an eighth of the rows; the data card counts
+# Probability of each source of a game. Endings are short, so they are about a sixth of the rows; the data card counts
 # the rows of each source.
 GAME_WEIGHTS = {Source.engine: 0.2, Source.random: 0.2, Source.ending: 0.6}
 
