@@ -66,3 +66,11 @@ def material_balance(board: chess.Board, color: chess.Color) -> int:
     """
     pieces = board.piece_map().values()
     return sum(PIECE_PAWNS[piece.piece_type] * (1 if piece.color == color else -1) for piece in pieces)
+
+
+def captured_pawns(board: chess.Board, move: chess.Move) -> int:
+    """Return the value in pawns of the piece that a move captures; 0 if it captures none."""
+    if board.is_en_passant(move):
+        return PIECE_PAWNS[chess.PAWN]
+    kind = board.piece_type_at(move.to_square)
+    return PIECE_PAWNS[kind] if kind and board.is_capture(move) else 0

@@ -14,7 +14,7 @@ from typing import Protocol
 import chess
 from transformers import PreTrainedTokenizerBase
 
-from ..board.evals import PIECE_PAWNS
+from ..board.evals import PIECE_PAWNS, captured_pawns
 from ..board.moves import is_legal_uci
 from ..rollout.generator import Generator
 from ..rollout.groups import completion_text, prompt_tokens, require_complete
@@ -186,14 +186,6 @@ class ExchangePlayer(RandomPlayer):
             return MATE_PAWNS
         replies = [_reply_pawns(after, reply) for reply in after.generate_legal_captures()]
         return gain - max([0, *replies])
-
-
-def captured_pawns(board: chess.Board, move: chess.Move) -> int:
-    """Return the value in pawns of the piece that a move captures; 0 if it captures none."""
-    if board.is_en_passant(move):
-        return PIECE_PAWNS[chess.PAWN]
-    kind = board.piece_type_at(move.to_square)
-    return PIECE_PAWNS[kind] if kind and board.is_capture(move) else 0
 
 
 def promotion_pawns(move: chess.Move) -> int:

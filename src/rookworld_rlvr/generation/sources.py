@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import chess
 
-from ..board.evals import win_probability
+from ..board.evals import captured_pawns, win_probability
 from ..board.moves import is_mate
 from ..board.openings import OPENINGS, opening_board
 from ..stockfish.move_evals import Analyse, MoveEvals
@@ -46,7 +46,7 @@ class Source(StrEnum):
     """A game of random legal moves. Some of the environment task's start with few pieces."""
     ending = "ending"
     """Few pieces on random squares, or what a side that captures has left a random mover, and up to ten plies of the
-    engine from there. Two of three games are won."""
+    engine from there. Most are won for one side."""
     mate = "mate"
     """A position of a random game in which the side to move has a mate in one."""
     given = "given"
@@ -105,17 +105,15 @@ def overwhelming_ending(rng: random.Random) -> chess.Board:
     That side, drawn, moved at random. The other one captured the most valuable piece, or moved at random too, so that
     it has an army with which it must mate and not stalemate.
     """
-    weak, left = rng.choice(chess.COLORS), rng.randint(0, LONE_PLIES)
+    weak = rng.choice(chess.COLORS)
     while True:
-        board, plies = chess.Board(), 0
-        while plies < left or not _is_lone(board, weak):
-            if board.outcome(claim_draw=False) is not None:
-                break
-            plies += _is_lone(board, weak)
+        board, left = chess.Board(), rng.randint(0, LONE_PLIES)
+        while board.outcome(claim_draw=False) is None:
+            if _is_lone(board, weak):
+                if not left:
+                    return board
+                left -= 1
             board.push(_random_move(rng, board) if board.turn is weak else _capture(rng, board))
-        else:
-            if board.outcome(claim_draw=False) is None:
-                return board
 
 
 def _is_lone(board: chess.Board, color: chess.Color) -> bool:
@@ -131,8 +129,9 @@ def _random_move(rng: random.Random, board: chess.Board) -> chess.Move:
 def _capture(rng: random.Random, board: chess.Board) -> chess.Move:
     """Return a capture of the most valuable piece, drawn if there are several; any move if there is no capture."""
     moves = list(board.legal_moves)
-    values = [board.piece_type_at(move.to_square) or 0 for move in moves]
-    return rng.choice([move for move, value in zip(moves, values, strict=True) if value == max(values)])
+    values = [captured_pawns(board, move) for move in moves]
+    most = max(values)
+    return rng.choice([move for move, value in zip(moves, values, strict=True) if value == most])
 
 
 def _placed(rng: random.Random, ahead: str, behind: str) -> chess.Board:
