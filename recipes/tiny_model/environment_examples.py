@@ -27,12 +27,12 @@ from .tokenizer import placed_pieces
 
 # Shares of the classes among `A:` examples. Illegal moves have the rest, divided equally among their kinds.
 SHARES = {
-    TransitionClass.quiet: 0.26,
+    TransitionClass.quiet: 0.22,
     TransitionClass.capture: 0.13,
     TransitionClass.castling: 0.06,
     TransitionClass.en_passant: 0.04,
     TransitionClass.promotion: 0.06,
-    TransitionClass.mate: 0.08,
+    TransitionClass.mate: 0.12,
     TransitionClass.stalemate: 0.04,
     TransitionClass.insufficient_material: 0.04,
     TransitionClass.seventy_five_moves: 0.02,

@@ -31,7 +31,7 @@ from .workers import Game, Labelling, new_games, open_workers
 CARD_FILE = "data_card.json"
 
 # Version in the header of a game log. Raise it when a change of the code changes games or their labels.
-GAMES_VERSION = 9
+GAMES_VERSION = 10
 HELD_OUT, MOVE_EVALS = "held_out_", "move_evals.tsv"
 # Largest share of the environment task's rows that may come from the engine's games.
 ENGINE_SHARE = 0.3

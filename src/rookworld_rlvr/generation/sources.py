@@ -22,7 +22,7 @@ ENDING_PIECES = (1, 5)
 WON = ("Q", ""), ("R", ""), ("P", ""), ("Q", "P"), ("R", "P"), ("BNPPP", "PPP"), ("RPPPPP", "R")
 # Another third: what is left when one side captures all it can and the other moves at random. One side then has a king
 # and at most this many pawns; up to this many plies are played in the same way after that.
-LONE_PAWNS, LONE_PLIES = 3, 40
+LONE_PAWNS, LONE_PLIES = 3, 15
 MAX_PLIES = 200
 # An engine game draws moves by a softmax of win probabilities at one of these temperatures, and this share at random.
 TEMPERATURES = (0.01, 0.03, 0.06, 0.12)
