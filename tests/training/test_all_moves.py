@@ -331,7 +331,7 @@ def test_all_moves_term_raises_expected_value_and_adds_its_metric(train: Callabl
         "model.path=tiny",
         "evaluation.rows=0",
         "data.limit=4",
-        "optim.lr=0.001",
+        "optim.lr=0.0003",
         "steps=3",
         "kl.coef=0",
     )
